@@ -1,0 +1,81 @@
+"""Settings: a flag, else VIDEOSERVE_<NAME>, else a line of the TOML file, else the default written here."""
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "VIDEOSERVE_"
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Durations in seconds, sizes in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    data: Path = Path.home() / ".videoserve"
+    model: str = "demo"
+    api: int = Field(default=1, ge=0, le=64, description="API processes")
+    workers: int = Field(default=1, ge=0, le=64, description="video workers")
+    redis_url: str | None = Field(default=None, description="a real Redis; without it a private one is started")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int = Field(default=0, ge=0, description="CPU threads of a worker; 0 means all cores")
+    batch: int = Field(default=0, ge=0, le=64, description="jobs a forward may share; 0: what warm-up finds faster")
+    insecure: bool = Field(default=False, description="serve other addresses than loopback without API keys")
+    queue_limit: int = Field(default=1000, ge=1, description="jobs waiting, all clients together")
+    key_queue_limit: int = Field(default=100, ge=1, description="jobs waiting or running per API key")
+    key_concurrency: int = Field(default=0, ge=0, description="jobs running at once per API key; 0: no limit")
+    lease_s: float = Field(default=10.0, gt=0)
+    max_attempts: int = Field(default=5, ge=1)
+    aging_s: float = Field(default=60.0, gt=0, description="seconds of waiting that outweigh one point of priority")
+    checkpoint_steps: int = Field(default=5, ge=0, description="denoising steps between checkpoints; 0: none")
+    preview_steps: int = Field(default=5, ge=0, description="denoising steps between previews; 0: none")
+    retention_s: float = Field(default=7 * 24 * 3600.0, gt=0, description="how long a finished job is kept")
+    drain_s: float = Field(default=25.0, gt=0)
+    body_limit: int = Field(default=50 * 2**20, ge=1, description="largest request body")
+    image_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width × height")
+    image_side_min: int = Field(default=2, ge=1)
+    read_timeout_s: float = Field(default=30.0, gt=0, description="longest silence of a client that uploads")
+    image_hosts: tuple[str, ...] = Field(default=(), description="hosts that image URLs may name; none by default")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def load_settings(flags: dict[str, Any], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
+    """The settings in force and, for each, where it came from ("flag", "env", "file", "default").
+
+    `flags` holds only what was given on the command line. Raises SystemExit-free ValueError sentences for unknown
+    names (naming the nearest) and for values out of range.
+    """
+    known = set(Settings.model_fields)
+    file = tomllib.loads(config.read_text()) if config else {}
+    env = {name[len(PREFIX) :].lower(): value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    for where, names in (("The config file", file), ("The environment", env), ("The command line", flags)):
+        for name in names:
+            if name not in known:
+                raise ValueError(_unknown(where, name if where != "The environment" else PREFIX + name.upper(), known))
+    source = {
+        name: "flag" if name in flags else "env" if name in env else "file" if name in file else "default"
+        for name in Settings.model_fields
+    }
+    try:
+        # BaseSettings reads the environment itself, below init arguments: hand it the file only where env is silent.
+        settings = Settings(**{k: v for k, v in file.items() if k not in env} | flags)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"Setting {first['loc'][0]} is {first.get('input')!r}, which is not usable: {first['msg']}."
+        ) from None
+    return settings, source
+
+
+def _unknown(where: str, name: str, known: set[str]) -> str:
+    candidates = [PREFIX + k.upper() for k in known] if name.startswith(PREFIX) else sorted(known)
+    nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)[0]
+    return f"{where} sets {name}, which is not a setting; the nearest one is {nearest}."

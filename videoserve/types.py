@@ -1,0 +1,185 @@
+"""The types that cross rooms. Frozen; the changing state of a job lives in the broker only."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol, Self
+
+Status = Literal["queued", "in_progress", "completed", "failed"]
+Stage = Literal["queued", "encode", "denoise", "decode", "write", "done"]
+ResizeMode = Literal["crop", "pad", "stretch"]
+
+
+class JsonRecord:
+    """A dataclass whose fields JSON can hold; tuples come back as tuples through `from_dict` of the class."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoRequest(JsonRecord):
+    """What the client asked, validated, nothing chosen yet: None means "not said".
+
+    `image` and `last_image` are sha256 digests of normalised pictures in the file store.
+    """
+
+    prompt: str
+    image: str
+    last_image: str | None = None
+    model: str | None = None
+    seconds: float | None = None
+    size: str | None = None
+    width: int | None = None
+    height: int | None = None
+    num_frames: int | None = None
+    fps: int | None = None
+    num_inference_steps: int | None = None
+    guidance_scale: float | None = None
+    guidance_scale_2: float | None = None
+    flow_shift: float | None = None
+    boundary_ratio: float | None = None
+    negative_prompt: str | None = None
+    seed: int | None = None
+    resize_mode: ResizeMode = "crop"
+    quality: str | None = None
+    strict: bool = False
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoPlan(JsonRecord):
+    """Every decision that can be made before the first step. No None is left where the engine needs a value.
+
+    guidance      classifier-free guidance scale; 1.0 or less means no unconditional branch
+    guidance_2    the same for the low-noise expert; None on a model with one expert
+    boundary      share of the noise schedule below which the low-noise expert runs; None on a model with one expert
+    flow_shift    the solver's shift; None keeps what the model directory says
+    latent_shape  (C, F, H, W) of the latents the solver works on
+    seed          the effective one, 0 to 2**64 - 1
+    crf           H.264 constant rate factor
+    batch_key     jobs with the same key may share a forward
+    adjustments   sentences: what was asked, what is used, why
+    """
+
+    model: str
+    prompt: str
+    negative_prompt: str
+    image: str
+    last_image: str | None
+    resize_mode: ResizeMode
+    width: int
+    height: int
+    num_frames: int
+    fps: int
+    steps: int
+    guidance: float
+    guidance_2: float | None
+    boundary: float | None
+    flow_shift: float | None
+    seed: int
+    text_length: int
+    latent_shape: tuple[int, ...]
+    crf: int
+    batch_key: str
+    adjustments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(JsonRecord):
+    """One unit of work. Immutable: what changes is JobState.
+
+    request   the client's request as a dict (a remix starts from it)
+    plan      the plan as a dict; `VideoPlan.from_dict(job.plan)` for kind "video"
+    deadline  unix seconds after which the result is not wanted
+    """
+
+    id: str
+    kind: Literal["video", "chat"]
+    tenant: str
+    request: dict[str, Any]
+    plan: dict[str, Any]
+    created_at: float
+    priority: int = 0
+    deadline: float | None = None
+    webhook_url: str | None = None
+    metadata: dict[str, Any] | None = None
+    remixed_from: str | None = None
+    siblings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(JsonRecord):
+    """One stored result of a job: content address, size in bytes, media type."""
+
+    sha256: str
+    bytes: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(JsonRecord):
+    """Something that happened to a job, in order. What the engine emits and what clients read.
+
+    kind         data
+    stage        {stage}
+    progress     {progress: int 0..100, step, steps, eta_s}
+    preview      {step, media_type, base64}
+    checkpoint   {sha256, stage, step}     engine to worker only
+    adjusted     {sentence}                something the engine had to change; joins the video's adjustments
+    done         {outputs: {variant: Output dict}, receipt: dict}
+    failed       {code, message, retry}
+    """
+
+    job_id: str
+    kind: Literal["stage", "progress", "preview", "checkpoint", "adjusted", "done", "failed"]
+    data: dict[str, Any]
+    seq: int = 0
+
+
+Emit = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    """What a worker drives, the same for video and chat. Not thread-safe: one thread calls it.
+
+    `step` runs one unit of work (a stage, or one denoising step of one batch) and returns False when idle.
+    After `cancel` the job emits nothing more and holds no memory once `cancel` has returned.
+    """
+
+    kind: str
+
+    def load(self) -> None: ...
+    def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None: ...
+    def step(self, emit: Emit) -> bool: ...
+    def cancel(self, job_id: str) -> None: ...
+    def wants(self) -> "Appetite | None": ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appetite:
+    """Which further job an engine would take now: any at all, one of the same shape, or one more urgent.
+
+    idle         nothing runs: the next job, whatever it is
+    batch_key    a job of this shape would share the running forward
+    before       a job whose rank (see `rank`) is below this would run first
+    """
+
+    idle: bool
+    batch_key: str | None = None
+    before: float | None = None
+
+
+def rank(created_at: float, priority: int, aging_s: float) -> float:
+    """Order of service, lowest first: every point of priority is worth `aging_s` seconds of waiting.
+
+    A waiting job therefore overtakes any later one of priority p after p * aging_s seconds: nothing starves.
+    """
+    return created_at - priority * aging_s
