@@ -1,0 +1,33 @@
+# Every verb does its own set-up in .venv; a machine needs nothing but Python 3.11 or later.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: install check test bench serve demo
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found on PATH; install one, or say make PYTHON=/path/to/python."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+bench: $(READY)
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+serve: $(READY)
+	$(BIN)/videoserve serve
+
+demo: $(READY)
+	$(BIN)/videoserve demo
