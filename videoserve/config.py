@@ -4,12 +4,20 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "VIDEOSERVE_"
+
+
+def _split(value: Any) -> Any:
+    """The environment and the command line have only text for a list: words between commas."""
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
 class Settings(BaseSettings):
@@ -43,19 +51,21 @@ class Settings(BaseSettings):
     image_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width × height")
     image_side_min: int = Field(default=2, ge=1)
     read_timeout_s: float = Field(default=30.0, gt=0, description="longest silence of a client that uploads")
-    image_hosts: tuple[str, ...] = Field(default=(), description="hosts that image URLs may name; none by default")
+    image_hosts: Words = Field(
+        default=(), description="hosts that image URLs may name, between commas; none by default"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 def load_settings(flags: dict[str, Any], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
     """The settings in force and, for each, where it came from ("flag", "env", "file", "default").
 
-    `flags` holds only what was given on the command line. Raises SystemExit-free ValueError sentences for unknown
-    names (naming the nearest) and for values out of range.
+    `flags` holds only what was given on the command line. Raises ValueError, a sentence, for an unknown name (it names
+    the nearest one), for a value out of range, and for a config file that cannot be read.
     """
     known = set(Settings.model_fields)
-    file = tomllib.loads(config.read_text()) if config else {}
-    env = {name[len(PREFIX) :].lower(): value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    file = _read(config) if config else {}
+    env = {name[len(PREFIX) :].lower() for name in os.environ if name.startswith(PREFIX)}
     for where, names in (("The config file", file), ("The environment", env), ("The command line", flags)):
         for name in names:
             if name not in known:
@@ -73,6 +83,24 @@ def load_settings(flags: dict[str, Any], config: Path | None = None) -> tuple[Se
             f"Setting {first['loc'][0]} is {first.get('input')!r}, which is not usable: {first['msg']}."
         ) from None
     return settings, source
+
+
+def to_env(settings: Settings) -> dict[str, str]:
+    """The environment variables from which a child process reads exactly these settings."""
+    env = {}
+    for name, value in settings.model_dump().items():
+        if value is not None:
+            env[PREFIX + name.upper()] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return env
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text())
+    except OSError as error:
+        raise ValueError(f"The config file {config} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"The config file {config} is not TOML: {error}.") from None
 
 
 def _unknown(where: str, name: str, known: set[str]) -> str:
