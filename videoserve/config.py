@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     image_hosts: Words = Field(
         default=(), description="hosts that image URLs may name, between commas; none by default"
     )
+    private_hosts: Words = Field(
+        default=(), description="hosts that webhooks and image URLs may reach although they are not public"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
