@@ -1,0 +1,41 @@
+"""Fixtures for every room. Test modules cannot import each other, so shared material is handed out from here."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    """tests/tiny.py: builders of real classes at tiny size."""
+    spec = importlib.util.spec_from_file_location("videoserve_tiny", Path(__file__).with_name("tiny.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """tiny_model_dir(layout) -> a complete tiny diffusers directory of "wan21-i2v", "wan22-a14b" or "wan22-ti2v"."""
+    written: dict[str, Path] = {}
+
+    def directory(layout: str) -> Path:
+        if layout not in written:
+            written[layout] = tmp_path_factory.mktemp(layout)
+            tiny.write_model(layout, written[layout])
+        return written[layout]
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def demo_model_dir() -> Path:
+    """The demo model that ships with the package."""
+    return ROOT / "videoserve" / "demo" / "model"
