@@ -39,3 +39,9 @@ def tiny_model_dir(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -
 def demo_model_dir() -> Path:
     """The demo model that ships with the package."""
     return ROOT / "videoserve" / "demo" / "model"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Coroutine tests marked `anyio` run on asyncio."""
+    return "asyncio"
