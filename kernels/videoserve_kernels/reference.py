@@ -1,0 +1,97 @@
+"""The plain PyTorch truth of every op: the formula and nothing else. Signatures are those of the doors."""
+
+import torch
+from torch import Tensor
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, key_bias: Tensor | None = None) -> Tensor:
+    """softmax(q kᵀ / √D + key_bias) v.
+
+    q [B, S, N, D], k and v [B, L, N, D], key_bias [B, L]; returns [B, S, N, D].
+    """
+    scores = torch.einsum("bsnd,blnd->bnsl", q, k) / q.shape[-1] ** 0.5
+    if key_bias is not None:
+        scores = scores + key_bias[:, None, None, :]
+    return torch.einsum("bnsl,blnd->bsnd", scores.softmax(dim=-1), v)
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """x / √(mean(x²) + eps) · weight over the last axis. x [..., C], weight [C]."""
+    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> Tensor:
+    """(x - mean) / √(var + eps) · weight + bias over the last axis. x [..., C], weight and bias [C]."""
+    mean = x.mean(dim=-1, keepdim=True)
+    centred = x - mean
+    normal = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    if weight is not None:
+        normal = normal * weight
+    return normal if bias is None else normal + bias
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns each pair (x[2i], x[2i+1]) by the angle of (position, i). x [B, S, N, D], cos and sin [S, D/2]."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+def modulated_norm(x: Tensor, shift: Tensor, scale: Tensor, frame_index: Tensor, *, eps: float) -> Tensor:
+    """layer_norm(x) · (1 + scale) + shift with the row of the table that the token's frame points at.
+
+    x [B, F·P, C] with P tokens a frame, shift and scale [B, K, C], frame_index [F] into K.
+    """
+    per_token = frame_index.repeat_interleave(x.shape[1] // len(frame_index))
+    return layer_norm(x, None, None, eps=eps) * (1 + scale[:, per_token]) + shift[:, per_token]
+
+
+def gated_residual(x: Tensor, y: Tensor, gate: Tensor, frame_index: Tensor) -> Tensor:
+    """x + y · gate with the row of the table that the token's frame points at.
+
+    x and y [B, F·P, C] with P tokens a frame, gate [B, K, C], frame_index [F] into K.
+    """
+    per_token = frame_index.repeat_interleave(x.shape[1] // len(frame_index))
+    return x + y * gate[:, per_token]
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    past: Tensor | None = None,
+    leading_zeros: int = 0,
+    stride: int = 1,
+) -> Tensor:
+    """3-D convolution over the frames (leading_zeros zeros, past, x): no frame after the last tap is ever seen.
+
+    x [B, F, H, W, C]; weight [O, C, kF, kH, kW], kH and kW odd; past [B, F', H, W, C]; `stride` is over frames.
+    Returns [B, (leading_zeros + F' + F - kF) // stride + 1, H, W, O], zero padded in space to the same size.
+    """
+    frames = x if past is None else torch.cat((past, x), dim=1)
+    kh, kw = weight.shape[3:]
+    padding = (kw // 2, kw // 2, kh // 2, kh // 2, leading_zeros, 0)
+    video = torch.nn.functional.pad(frames.permute(0, 4, 1, 2, 3), padding)
+    return torch.nn.functional.conv3d(video, weight, bias, stride=(stride, 1, 1)).permute(0, 2, 3, 4, 1)
+
+
+def upsampled_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Every pixel doubled in both directions, then a 3×3 convolution with padding 1.
+
+    x [B, F, H, W, C], weight [O, C, 3, 3]; returns [B, F, 2H, 2W, O].
+    """
+    doubled = x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+    images = doubled.flatten(0, 1).permute(0, 3, 1, 2)
+    out = torch.nn.functional.conv2d(images, weight, bias, padding=1).permute(0, 2, 3, 1)
+    return torch.unflatten(out, 0, x.shape[:2])
+
+
+def downsampled_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """3×3 convolution with stride 2 and one row and column of zeros after the last.
+
+    x [B, F, H, W, C], weight [O, C, 3, 3]; returns [B, F, H/2, W/2, O].
+    """
+    images = torch.nn.functional.pad(x.flatten(0, 1).permute(0, 3, 1, 2), (0, 1, 0, 1))
+    out = torch.nn.functional.conv2d(images, weight, bias, stride=2).permute(0, 2, 3, 1)
+    return torch.unflatten(out, 0, x.shape[:2])

@@ -1,0 +1,146 @@
+"""Wan's transformer: our forward over the parameters of diffusers' `WanTransformer3DModel`."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from videoserve_kernels.modulate import modulated_norm
+from videoserve_kernels.rope import video_angles
+
+from videoserve.video.families.block import WanBlock
+from videoserve.video.families.context import TextContext, pad_text
+
+
+class WanTransformer:
+    """One expert, made of a loaded `WanTransformer3DModel`.
+
+    Computes in the module's dtype on the module's device, norms and modulation in float32.
+    `clean_first_frame` is the layout's: the first latent frame is at timestep 0.
+    """
+
+    def __init__(self, module: Any, *, clean_first_frame: bool) -> None:
+        self.module = module.eval().requires_grad_(False)
+        self.config = module.config
+        self.clean_first_frame = clean_first_frame
+        self.blocks = [WanBlock(block, self.config.eps) for block in module.blocks]
+        self.turns = lru_cache(maxsize=16)(self.make_turns)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.module.patch_embedding.weight.dtype
+        return dtype
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.module.patch_embedding.weight.device
+        return device
+
+    @torch.inference_mode()
+    def prepare_text(
+        self, texts: Sequence[Tensor], text_length: int, *, branches: int = 1, image_embeds: Tensor | None = None
+    ) -> TextContext:
+        """Everything about text and image that the steps share; once a request and expert.
+
+        `texts` are text encoder outputs without padding, each [n, C_text]; text j·branches + g is branch g of job j.
+        `text_length` is what diffusers calls max_sequence_length. `image_embeds` [J, I, C_image] has one row a job;
+        with a last image its tokens follow the first's. ValueError for a text longer than text_length.
+        """
+        rows, key_bias = pad_text(texts, text_length)
+        embedder = self.module.condition_embedder
+        text = embedder.text_embedder(rows.to(self.device, self.dtype))
+        text_keys = [block.text_keys(text) for block in self.blocks]
+        image_keys: list[tuple[Tensor, Tensor]] = []
+        if image_embeds is not None:
+            image = self.embed_image(image_embeds).repeat_interleave(branches, dim=0)
+            image_keys = [block.image_keys(image) for block in self.blocks]
+        return TextContext(
+            keys=tuple(key for key, _ in text_keys),
+            values=tuple(value for _, value in text_keys),
+            key_bias=key_bias.to(self.device),
+            image_keys=tuple(key for key, _ in image_keys),
+            image_values=tuple(value for _, value in image_keys),
+            branches=branches,
+        )
+
+    def embed_image(self, image_embeds: Tensor) -> Tensor:
+        """Image encoder outputs [J, I, C_image] as tokens [J, I, C]."""
+        embedder = self.module.condition_embedder.image_embedder
+        tokens = image_embeds.to(self.device, self.dtype)
+        if embedder.pos_embed is not None:
+            tokens = tokens + embedder.pos_embed
+        embedded: Tensor = embedder.norm2(embedder.ff(embedder.norm1(tokens)))
+        return embedded
+
+    def make_turns(self, frames: int, rows: int, columns: int) -> Tensor:
+        """The rotary table of a shape in patches, complex64 [S, D/2]; `turns` keeps the last ones."""
+        angles = video_angles(frames, rows, columns, self.config.attention_head_dim)
+        return torch.polar(torch.ones_like(angles), angles).to(self.device, torch.complex64)
+
+    @torch.inference_mode()
+    def forward(self, latents: Tensor, timesteps: Tensor, context: TextContext) -> Tensor:
+        """The velocity of every job and guidance branch.
+
+        latents [J, C_in, F, H, W] (see Conditioning.model_input); timesteps [J], the scheduler's, each job at its own;
+        context of the same jobs. Returns [J · branches, C_out, F, H, W] in the module's dtype, rows as in context.
+        """
+        frames, height, width = latents.shape[2:]
+        _, patch_height, patch_width = self.config.patch_size
+        grid = frames, height // patch_height, width // patch_width
+        x = self.embed_patches(latents.to(self.device, self.dtype))  # [J, S, C]
+        turns = self.turns(*grid)
+        frame_index = torch.zeros(frames, dtype=torch.int64, device=self.device)
+        frame_index[1:] = int(self.clean_first_frame)
+        time, steps = self.embed_timesteps(timesteps.to(self.device))
+        for layer, block in enumerate(self.blocks):
+            # Guidance branches differ by their text only: they part at the first cross-attention.
+            if layer == 0:
+                x = block.self_attention(x, block.modulation(steps), frame_index, turns)
+                x = x.repeat_interleave(context.branches, dim=0)  # [R, S, C]
+                steps = steps.repeat_interleave(context.branches, dim=0)
+                time = time.repeat_interleave(context.branches, dim=0)
+                table = block.modulation(steps)
+            else:
+                table = block.modulation(steps)
+                x = block.self_attention(x, table, frame_index, turns)
+            image_keys = (context.image_keys[layer], context.image_values[layer]) if context.image_keys else None
+            x = block.cross_attention(x, (context.keys[layer], context.values[layer]), context.key_bias, image_keys)
+            x = block.feed_forward(x, table, frame_index)
+        return self.unpatch(self.project_out(x, time, frame_index), grid)
+
+    def embed_patches(self, latents: Tensor) -> Tensor:
+        """[J, C_in, F, H, W] to tokens [J, S, C]; the strided convolution is a linear over the patches."""
+        _, patch_height, patch_width = self.config.patch_size
+        convolution = self.module.patch_embedding
+        jobs, channels, frames, height, width = latents.shape
+        patches = latents.reshape(
+            jobs, channels, frames, height // patch_height, patch_height, width // patch_width, patch_width
+        )
+        tokens = patches.permute(0, 2, 3, 5, 1, 4, 6).flatten(4).flatten(1, 3)
+        return functional.linear(tokens, convolution.weight.flatten(1), convolution.bias)
+
+    def embed_timesteps(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings [J, K, C] and block modulations float32 [J, K, 6, C] of the K distinct timesteps of a job."""
+        distinct = timesteps[:, None].float()
+        if self.clean_first_frame:
+            distinct = torch.cat((torch.zeros_like(distinct), distinct), dim=1)
+        embedder = self.module.condition_embedder
+        waves = embedder.timesteps_proj(distinct.flatten()).to(embedder.time_embedder.linear_1.weight.dtype)
+        time = torch.unflatten(embedder.time_embedder(waves).to(self.dtype), 0, distinct.shape)
+        steps = torch.unflatten(embedder.time_proj(functional.silu(time)), -1, (6, -1))
+        return time, steps.float()
+
+    def project_out(self, x: Tensor, time: Tensor, frame_index: Tensor) -> Tensor:
+        """Tokens [R, S, C] to patches of velocity [R, S, patch · C_out]."""
+        shift, scale = (self.module.scale_shift_table.float() + time.float().unsqueeze(2)).unbind(dim=2)
+        normal = modulated_norm(x, shift, scale, frame_index, eps=self.config.eps)
+        projected: Tensor = self.module.proj_out(normal)
+        return projected
+
+    def unpatch(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
+        """[R, S, patch · C_out] to [R, C_out, F, H, W]."""
+        _, patch_height, patch_width = self.config.patch_size
+        pixels = patches.reshape(patches.shape[0], *grid, patch_height, patch_width, -1)
+        return pixels.permute(0, 6, 1, 2, 4, 3, 5).flatten(5).flatten(3, 4)
