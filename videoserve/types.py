@@ -26,12 +26,14 @@ class JsonRecord:
 class VideoRequest(JsonRecord):
     """What the client asked, validated, nothing chosen yet: None means "not said".
 
-    `image` and `last_image` are sha256 digests of normalised pictures in the file store.
+    `image` and `last_image` are sha256 digests of normalised pictures in the file store; `image_notes` are the
+    sentences about what normalising them changed. `seed` -1 asks for a random one, as None does.
     """
 
     prompt: str
     image: str
     last_image: str | None = None
+    image_notes: tuple[str, ...] = ()
     model: str | None = None
     seconds: float | None = None
     size: str | None = None
@@ -51,6 +53,7 @@ class VideoRequest(JsonRecord):
     strict: bool = False
     priority: int = 0
     deadline_s: float | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

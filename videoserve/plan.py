@@ -1,0 +1,171 @@
+"""From what a client asked to what the engine does: every choice that can be made before the first step."""
+
+import math
+from collections.abc import Mapping
+
+from videoserve.adjustments import Adjustments
+from videoserve.card import ModelCard
+from videoserve.errors import InvalidField, NotFound, ServeError
+from videoserve.geometry import frame_size, frames_and_rate, picture_notes
+from videoserve.limits import check_ranges
+from videoserve.prompt import clean
+from videoserve.types import VideoPlan, VideoRequest
+
+# H.264 constant rate factors; 0 would be lossless, which the High profile cannot hold.
+QUALITY = {"low": 28, "medium": 23, "high": 18, "max": 12}
+CRF_RANGE = (1, 51)
+
+
+def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, int], *, random_seed: int) -> VideoPlan:
+    """The plan for one video. `image_size` is (width, height) of the picture, `random_seed` used when none is asked.
+
+    Raises NotFound for a model that `card` is not, InvalidField for what cannot be done, and for every change that a
+    strict request would need.
+    """
+    if request.model not in (None, card.name):
+        raise NotFound(f"There is no model {request.model!r} here; this server has {card.name}.", param="model")
+    check_ranges(request)
+    _check_last_image(request, card)
+    adjustments = Adjustments(strict=request.strict)
+    size = width, height = frame_size(request, card, image_size, adjustments)
+    frames, fps = frames_and_rate(request, card, adjustments)
+    guidance, guidance_2, boundary = _guidance(request, card)
+    negative = _negative_prompt(request, max(guidance, guidance_2 or 0.0), card, adjustments)
+    prompt = _read_prompt("prompt", request.prompt, card, adjustments)
+    steps = request.num_inference_steps or card.steps
+    seed = _seed(request.seed, random_seed, adjustments)
+    for note in (*request.image_notes, *picture_notes(request, image_size, size)):
+        adjustments.note(note)
+    return VideoPlan(
+        model=card.name,
+        prompt=prompt,
+        negative_prompt=negative,
+        image=request.image,
+        last_image=request.last_image,
+        resize_mode=request.resize_mode,
+        width=width,
+        height=height,
+        num_frames=frames,
+        fps=fps,
+        steps=steps,
+        guidance=guidance,
+        guidance_2=guidance_2,
+        boundary=boundary,
+        flow_shift=request.flow_shift,
+        seed=seed,
+        text_length=card.text_length,
+        latent_shape=(
+            card.latent_channels,
+            (frames - 1) // card.temporal_stride + 1,
+            height // card.spatial_stride,
+            width // card.spatial_stride,
+        ),
+        crf=_crf(request.quality),
+        # All that must be equal for two jobs to go through one forward at every step.
+        batch_key=(
+            f"{card.name}:{width}x{height}x{frames}:s{steps}:f{request.flow_shift}:b{boundary}"
+            f":g{int(guidance > 1)}{int((guidance_2 or 0) > 1)}:l{int(request.last_image is not None)}"
+        ),
+        adjustments=tuple(adjustments.sentences),
+    )
+
+
+def shape_key(plan: VideoPlan) -> str:
+    """The key under which the engine publishes what a shape costs: size, frames, and 1 with guidance or 0 without."""
+    guided = max(plan.guidance, plan.guidance_2 or 0.0) > 1
+    return f"{plan.width}x{plan.height}x{plan.num_frames}:g{int(guided)}"
+
+
+def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float | None:
+    """Seconds of computing from measured `costs` (shape key → encode, step and decode seconds); None without any.
+
+    A shape that never ran is estimated from the measured one nearest in volume, in proportion to the volume and to
+    the number of branches.
+    """
+    if not costs:
+        return None
+    key = shape_key(plan)
+    nearest = key if key in costs else min(costs, key=lambda known: abs(math.log(_volume(known) / _volume(key))))
+    scale = _volume(key) / _volume(nearest)
+    branches = (1 + key.endswith("1")) / (1 + nearest.endswith("1"))
+    cost = costs[nearest]
+    return scale * (cost["encode"] + plan.steps * branches * cost["step"] + cost["decode"])
+
+
+def check_deadline(deadline_s: float | None, estimate_s: float | None) -> None:
+    """Raises ServeError 422 when the work alone takes longer than the client will wait."""
+    if deadline_s is not None and estimate_s is not None and estimate_s > deadline_s:
+        raise ServeError(
+            f"deadline_s is {deadline_s:g}, but this video takes about {estimate_s:.1f} seconds here.",
+            status=422,
+            code="deadline_unreachable",
+            param="deadline_s",
+        )
+
+
+def _volume(key: str) -> int:
+    return math.prod(int(side) for side in key.partition(":")[0].split("x"))
+
+
+def _check_last_image(request: VideoRequest, card: ModelCard) -> None:
+    if request.last_image is not None and card.last_image == "never":
+        raise InvalidField("last_image", f"last_image is given, but {card.name} continues from a first picture only.")
+    if request.last_image is None and card.last_image == "required":
+        raise InvalidField("last_image", f"last_image is missing: {card.name} goes from a first picture to a last one.")
+
+
+def _guidance(request: VideoRequest, card: ModelCard) -> tuple[float, float | None, float | None]:
+    guidance = card.guidance if request.guidance_scale is None else request.guidance_scale
+    if card.experts == 1:
+        for name in ("guidance_scale_2", "boundary_ratio"):
+            if getattr(request, name) is not None:
+                raise InvalidField(name, f"{name} is for models with two experts; {card.name} has one.")
+        return guidance, None, None
+    second = guidance if request.guidance_scale_2 is None else request.guidance_scale_2
+    boundary = card.boundary_ratio if request.boundary_ratio is None else request.boundary_ratio
+    return guidance, second, boundary
+
+
+def _negative_prompt(request: VideoRequest, guidance: float, card: ModelCard, adjustments: Adjustments) -> str:
+    if not request.negative_prompt:
+        return ""
+    if guidance <= 1:
+        adjustments.change(
+            "negative_prompt", f"negative_prompt is not used: guidance_scale {guidance:g} runs no negative pass."
+        )
+        return ""
+    return _read_prompt("negative_prompt", request.negative_prompt, card, adjustments)
+
+
+def _read_prompt(name: str, text: str, card: ModelCard, adjustments: Adjustments) -> str:
+    cleaned = clean(text)
+    tokens = card.count_tokens(cleaned)
+    if tokens > card.text_length:
+        adjustments.change(
+            name,
+            f"{name} is {tokens} tokens and the model reads {card.text_length}: "
+            f"the last {tokens - card.text_length} are cut.",
+        )
+    return cleaned
+
+
+def _seed(asked: int | None, random_seed: int, adjustments: Adjustments) -> int:
+    if asked is None or asked == -1:
+        said = "No seed is given" if asked is None else "seed is -1, which asks for a random one"
+        adjustments.note(f"{said}: {random_seed} is used.")
+        return random_seed
+    return asked
+
+
+def _crf(quality: str | None) -> int:
+    if quality is None:
+        return QUALITY["high"]
+    if quality in QUALITY:
+        return QUALITY[quality]
+    low, high = CRF_RANGE
+    if quality.isdecimal() and quality.isascii() and len(quality) < 4 and low <= int(quality) <= high:
+        return int(quality)
+    names = ", ".join(QUALITY)
+    raise InvalidField(
+        "quality", f"quality is {quality!r}; it is one of {names}, or an H.264 rate factor from {low} to {high}."
+    )
