@@ -1,0 +1,187 @@
+"""The file store: blobs under the sha256 of their bytes, in one folder that several processes may share."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from videoserve.errors import NotFound, ServeError
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class FileStore:
+    """Content-addressed blobs: root/<first two digits>/<sha256>, read-only once they are there.
+
+    A blob is whole or absent, also after a power cut: bytes go to root/tmp, are flushed to the disk, and are then
+    renamed into place. Putting the same bytes twice, or at the same time, is one blob.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._tmp = root / "tmp"
+        self._tmp.mkdir(parents=True, exist_ok=True)
+
+    def put(self, data: bytes) -> str:
+        """Stores `data` and returns its sha256. Raises ServeError 507 when the disk is full."""
+        sha = hashlib.sha256(data).hexdigest()
+        if self._keep_existing(sha):
+            return sha
+        with _disk_full_is_told():
+            temporary = self.temporary()
+            try:
+                temporary.write_bytes(data)
+                self._commit(temporary, sha)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return sha
+
+    def put_file(self, path: Path) -> str:
+        """Moves the file at `path` into the store and returns its sha256; it must no longer be written to.
+
+        A path from `temporary()` is renamed; one on another file system is copied first.
+        """
+        with path.open("rb") as file:
+            sha = hashlib.file_digest(file, "sha256").hexdigest()
+        if self._keep_existing(sha):
+            path.unlink()
+            return sha
+        with _disk_full_is_told():
+            if path.parent.stat().st_dev == self._tmp.stat().st_dev:
+                self._commit(path, sha)
+            else:
+                self.put(path.read_bytes())
+                path.unlink()
+        return sha
+
+    def temporary(self, suffix: str = "") -> Path:
+        """A new empty file inside the store, to be written and then handed to `put_file`."""
+        handle, name = tempfile.mkstemp(dir=self._tmp, suffix=suffix)
+        os.close(handle)
+        return Path(name)
+
+    def path(self, sha: str) -> Path:
+        """Where the blob lies, for reading. Raises NotFound; never leaves the store, whatever `sha` is."""
+        place = self._place(sha) if _DIGEST.fullmatch(sha) else None
+        if place is None or not place.is_file():
+            raise NotFound(f"No stored file has the digest {sha[:64]!r}.")
+        return place
+
+    def has(self, sha: str) -> bool:
+        return _DIGEST.fullmatch(sha) is not None and self._place(sha).is_file()
+
+    def read(self, sha: str) -> bytes:
+        """The bytes of a blob. Raises NotFound."""
+        try:
+            return self.path(sha).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"No stored file has the digest {sha!r}.") from None
+
+    def delete(self, sha: str, *, last_put_before: float | None = None) -> bool:
+        """Removes a blob and says whether it was there to be removed.
+
+        last_put_before  unix seconds: a blob that somebody has put again since then stays. Whoever found that nothing
+                         refers to a blob any more passes the time of that finding's youngest reference, and so cannot
+                         take the blob from a request that has just put it and not yet written its job.
+        """
+        with self._lock(fcntl.LOCK_EX):
+            try:
+                place = self.path(sha)
+            except NotFound:
+                return False
+            if last_put_before is not None and place.stat().st_mtime >= last_put_before:
+                return False
+            place.unlink()
+            return True
+
+    def sweep(self, keep: Callable[[str], bool], older_than_s: float) -> int:
+        """Removes blobs that `keep` does not want, and leftovers of writers that died; returns how many blobs.
+
+        Only what was last put more than `older_than_s` seconds ago is asked about at all.
+        """
+        before = time.time() - older_than_s
+        for leftover in self._tmp.iterdir():
+            with suppress(FileNotFoundError):
+                if leftover.stat().st_mtime < before:
+                    leftover.unlink()
+        unwanted = [sha for sha in self._put_before(before) if not keep(sha)]
+        return sum(self.delete(sha, last_put_before=before) for sha in unwanted)
+
+    def _put_before(self, moment: float) -> Iterator[str]:
+        for blob in self.root.glob("[0-9a-f][0-9a-f]/*"):
+            # Another process may delete while this one looks.
+            with suppress(FileNotFoundError):
+                if _DIGEST.fullmatch(blob.name) and blob.stat().st_mtime < moment:
+                    yield blob.name
+
+    def _place(self, sha: str) -> Path:
+        return self.root / sha[:2] / sha
+
+    def _keep_existing(self, sha: str) -> bool:
+        """True when the blob is there; it then counts as put now, so that no sweep takes it from this caller."""
+        with self._lock(fcntl.LOCK_SH):
+            try:
+                _touch(self._place(sha))
+            except FileNotFoundError:
+                return False
+        # Whoever put it first may not have got as far as this yet.
+        _sync_folder(self._place(sha).parent)
+        return True
+
+    def _commit(self, temporary: Path, sha: str) -> None:
+        place = self._place(sha)
+        with temporary.open("rb+") as file:
+            os.fchmod(file.fileno(), 0o444)
+            _touch(temporary)
+            os.fsync(file.fileno())
+        with self._lock(fcntl.LOCK_SH):
+            try:
+                place.parent.mkdir()
+            except FileExistsError:
+                pass
+            else:
+                _sync_folder(self.root)
+            temporary.rename(place)
+        _sync_folder(place.parent)
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        """Puts share it, a removal has it alone: between looking at a blob's age and unlinking it nobody puts it."""
+        with (self.root / "lock").open("a") as file:
+            fcntl.flock(file, kind)
+            yield
+
+
+def _touch(path: Path) -> None:
+    """Sets the times from the clock that callers compare with; the kernel's own stamp lags it by up to a tick."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _disk_full_is_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ServeError(
+            "The server's disk is full, so the file cannot be stored; try again later.",
+            status=507,
+            code="storage_full",
+        ) from error
