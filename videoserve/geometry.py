@@ -50,23 +50,6 @@ def frames_and_rate(request: VideoRequest, card: ModelCard, adjustments: Adjustm
     return frames, _rate_for(request.seconds, frames, request.fps, card, adjustments)
 
 
-def picture_notes(request: VideoRequest, image_size: tuple[int, int], size: tuple[int, int]) -> list[str]:
-    """What becomes of a picture whose size is not the video's, as sentences."""
-    (image_width, image_height), (width, height) = image_size, size
-    picture, video = f"The picture is {image_width}x{image_height}", f"the video {width}x{height}"
-    notes = []
-    if image_width < width and image_height < height:
-        notes.append(f"{picture} and {video}: it is scaled up.")
-    if image_width * height != image_height * width:
-        what = {
-            "crop": "what does not fit is cut off around the centre (resize_mode crop)",
-            "pad": "it is shown whole, with bars (resize_mode pad)",
-            "stretch": "it is stretched (resize_mode stretch)",
-        }[request.resize_mode]
-        notes.append(f"{picture} and {video}, another aspect: {what}.")
-    return notes
-
-
 def snap_frames(frames: int, stride: int) -> int:
     """The nearest stride * k + 1, the lower of two as near: what diffusers' pipelines do."""
     return frames // stride * stride + 1
@@ -123,9 +106,7 @@ def _frames_for(seconds: float, fps: int, card: ModelCard, adjustments: Adjustme
     asked = seconds * fps
     most = LIMITS["num_frames"].high
     if asked > most:
-        raise InvalidField(
-            "seconds", f"seconds is {seconds:g}, {asked:g} frames at {fps} fps; at most {most}."
-        )
+        raise InvalidField("seconds", f"seconds is {seconds:g}, {asked:g} frames at {fps} fps; at most {most}.")
     frames = snap_frames(max(round(asked), 1), card.temporal_stride)
     if frames != asked:
         adjustments.change(

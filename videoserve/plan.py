@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from videoserve.adjustments import Adjustments
 from videoserve.card import ModelCard
 from videoserve.errors import InvalidField, NotFound, ServeError
-from videoserve.geometry import frame_size, frames_and_rate, picture_notes
+from videoserve.geometry import frame_size, frames_and_rate
 from videoserve.limits import check_ranges
+from videoserve.media.image import fit_adjustments
 from videoserve.prompt import clean
 from videoserve.types import VideoPlan, VideoRequest
 
@@ -27,14 +28,14 @@ def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, in
     check_ranges(request)
     _check_last_image(request, card)
     adjustments = Adjustments(strict=request.strict)
-    size = width, height = frame_size(request, card, image_size, adjustments)
+    width, height = frame_size(request, card, image_size, adjustments)
     frames, fps = frames_and_rate(request, card, adjustments)
     guidance, guidance_2, boundary = _guidance(request, card)
     negative = _negative_prompt(request, max(guidance, guidance_2 or 0.0), card, adjustments)
     prompt = _read_prompt("prompt", request.prompt, card, adjustments)
     steps = request.num_inference_steps or card.steps
     seed = _seed(request.seed, random_seed, adjustments)
-    for note in (*request.image_notes, *picture_notes(request, image_size, size)):
+    for note in (*request.image_notes, *fit_adjustments(*image_size, width, height, request.resize_mode)):
         adjustments.note(note)
     return VideoPlan(
         model=card.name,

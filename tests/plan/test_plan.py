@@ -126,7 +126,7 @@ def test_size_from_the_picture_keeps_the_area(width: int, height: int) -> None:
 
 
 def test_pictures_of_other_shape_are_reported(card: ModelCard) -> None:
-    assert "cut off" in planned(card, image_size=(1000, 100)).adjustments[0]
+    assert "are cut" in planned(card, image_size=(1000, 100)).adjustments[0]
     assert "bars" in planned(card, image_size=(1000, 100), resize_mode="pad").adjustments[0]
     assert "stretched" in planned(card, image_size=(1000, 100), resize_mode="stretch").adjustments[0]
     assert "scaled up" in planned(card, image_size=(7, 7)).adjustments[0]
