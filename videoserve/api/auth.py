@@ -1,7 +1,6 @@
 """Who calls: an API key, or the local user of a server without keys, and what they may do."""
 
 import asyncio
-import hashlib
 import hmac
 import ipaddress
 import time
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
+from videoserve.broker.apikeys import digest_key
 from videoserve.config import Settings
 from videoserve.errors import ServeError
 
@@ -62,7 +62,7 @@ class Authenticator:
         records = await self._known(FRESH_S)
         if not records:
             return self._local(request)
-        digest = digest_of(_bearer(request))
+        digest = digest_key(_bearer(request))
         record = _find(digest, records) or _find(digest, await self._known(FRESH_UNKNOWN_S))
         if record is None:
             raise ServeError("This API key is not known to the server.", status=401, code="invalid_api_key")
@@ -146,11 +146,6 @@ def check_bind(settings: Settings, has_keys: bool) -> str | None:
         f"The host is {settings.host}, which other machines can reach, and there are no API keys. Add a key with "
         f"`videoserve keys add NAME`, or bind 127.0.0.1, or pass --insecure to serve everyone who can connect."
     )
-
-
-def digest_of(key: str) -> str:
-    """The form in which keys are stored: sha256, hex. Keys are long and random, so no slow hash is needed."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def is_loopback(host: str) -> bool:

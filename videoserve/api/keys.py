@@ -1,4 +1,4 @@
-"""API keys and webhook secrets, as an operator adds, lists, revokes and shows them."""
+"""API keys, as an operator adds, lists and revokes them."""
 
 import secrets
 import time
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from videoserve.api.auth import SCOPES, digest_of
+from videoserve.api.auth import SCOPES
+from videoserve.broker.apikeys import digest_key
 from videoserve.errors import Conflict, InvalidField, NotFound
 
 PREFIX = "vs_"
@@ -17,7 +18,7 @@ class KeyStore(Protocol):
 
     async def keys(self) -> Mapping[str, dict[str, Any]]: ...
     async def add_key(self, digest: str, record: dict[str, Any]) -> None: ...
-    async def drop_key(self, digest: str) -> bool: ...
+    async def drop_key(self, digest: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ async def create_key(
         "created_at": int(time.time()),
     }
     limits = {"queue_limit": queue_limit, "concurrency": concurrency}
-    await store.add_key(digest_of(key), record | {k: v for k, v in limits.items() if v is not None})
+    await store.add_key(digest_key(key), record | {k: v for k, v in limits.items() if v is not None})
     return key
 
 
