@@ -155,7 +155,7 @@ class Engine(Protocol):
     `step` runs one unit of work (a stage, or one denoising step of one batch) and returns False when idle.
     After `cancel` the job emits nothing more and holds no memory once `cancel` has returned.
     `suspend` is a cancel that first saves the job's whole state: it returns the checkpoint from which another engine
-    goes on bit for bit, or None when there is nothing to save yet. A job the engine does not hold makes both do nothing.
+    goes on bit for bit, or None when there is nothing to save yet. Both do nothing for a job the engine does not hold.
     `costs` are measured seconds for the broker to publish, by shape.
     """
 

@@ -1,0 +1,51 @@
+"""What nobody wants any more: finished jobs past their retention, and blobs that no job names."""
+
+import asyncio
+import logging
+import time
+
+from videoserve.broker.broker import Broker
+from videoserve.errors import ServeError
+from videoserve.files import FileStore
+
+log = logging.getLogger(__name__)
+
+EXPIRE_EVERY_S = 30.0
+SWEEP_EVERY_S = 3600.0
+# A blob is stored before the job that names it is submitted: one that was put this recently is left alone.
+EXPIRE_AGE_S = 60.0
+SWEEP_AGE_S = 3600.0
+
+
+async def keep_clean(broker: Broker, files: FileStore) -> None:
+    """Runs for as long as the worker does. Any number of workers may do this at once: every deed is idempotent."""
+    rounds = 0
+    while True:
+        try:
+            await expire(broker, files)
+            if rounds % round(SWEEP_EVERY_S / EXPIRE_EVERY_S) == 0:
+                await sweep(broker, files)
+        except ServeError as error:
+            log.warning("the janitor could not work", extra={"reason": error.message})
+        rounds += 1
+        await asyncio.sleep(EXPIRE_EVERY_S)
+
+
+async def expire(broker: Broker, files: FileStore) -> None:
+    put_before = time.time() - EXPIRE_AGE_S
+    for job_id, digests in await broker.expire():
+        for digest in digests:
+            await asyncio.to_thread(files.delete, digest, last_put_before=put_before)
+        log.info("job expired", extra={"job": job_id, "blobs": len(digests)})
+
+
+async def sweep(broker: Broker, files: FileStore) -> None:
+    """Deletes blobs without a job: of uploads that were never submitted, and of workers that lost their lease."""
+    loop = asyncio.get_running_loop()
+
+    def referenced(digest: str) -> bool:
+        return asyncio.run_coroutine_threadsafe(broker.references(digest), loop).result()
+
+    deleted = await asyncio.to_thread(files.sweep, referenced, SWEEP_AGE_S)
+    if deleted:
+        log.info("blobs swept", extra={"blobs": deleted})

@@ -1,0 +1,291 @@
+"""A worker: one engine in its own thread, fed from the broker, its results fenced.
+
+    python -m videoserve.worker
+
+reads its settings from the environment. Exit codes: 0 after SIGTERM (running jobs are checkpointed and handed back),
+1 when the engine broke, 2 when the settings or the model cannot be used.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable
+
+import torch
+
+from videoserve.background import Background, first_of
+from videoserve.broker.broker import Broker
+from videoserve.broker.state import Claim
+from videoserve.card import ModelCard, resolve_model
+from videoserve.config import Settings, load_settings
+from videoserve.engine_thread import EngineThread
+from videoserve.errors import FenceLost, JobFailed, ServeError
+from videoserve.files import FileStore
+from videoserve.forward import Ending, Forwarder, until_stored
+from videoserve.heartbeat import Heartbeat
+from videoserve.janitor import keep_clean
+from videoserve.lease import Held, Leases
+from videoserve.logs import start_logs
+from videoserve.process import EXIT_REFUSED
+from videoserve.tally import Tally
+from videoserve.types import Appetite, Engine, Event
+from videoserve.video.engine import VideoEngine
+
+log = logging.getLogger(__name__)
+
+# How long an idle worker waits for a submission before it looks for expired leases again.
+IDLE_WAIT_S = 1.0
+# A busy one asks for more work at most this often.
+BUSY_WAIT_S = 0.05
+# Kept back from the time to drain, for handing jobs back without a fresh checkpoint.
+HAND_BACK_S = 2.0
+
+
+class CannotLoad(Exception):
+    """The model, device or dtype cannot be used, as a sentence: another try would end the same way."""
+
+
+class Worker:
+    """Claims jobs for one engine and answers for them until they end, are cancelled, or pass to another worker."""
+
+    def __init__(self, broker: Broker, files: FileStore, engine: Engine, *, model: str, lease_s: float, drain_s: float):
+        self._broker = broker
+        self._files = files
+        self._drain_s = drain_s
+        self._thread = EngineThread(engine, self._on_event)
+        self._background = Background()
+        self._leases = Leases(broker, lease_s, self._on_cancelled, self._on_lost)
+        self._tally = Tally(engine.kind)
+        self._alive = Heartbeat(broker, engine.kind, model, self._leases.ids, self._tally.meter)
+        self._claiming: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        return self._alive.worker_id
+
+    def stop(self) -> None:
+        """Begins to drain; `run` returns within `drain_s`."""
+        self._stop.set()
+        self._alive.set_ready(False)
+
+    async def run(self) -> None:
+        """Works until `stop`. Raises what broke the engine or one of the loops, after handing the jobs back."""
+        self._thread.start()
+        self._background.spawn(self._alive.run())
+        self._background.spawn(self._work())
+        try:
+            await first_of(self._stop, self._background.broken, self._thread.failed)
+            await self._drain(time.monotonic() + self._drain_s)
+        except CannotLoad:
+            raise
+        except Exception as error:
+            await self._give_up(error)
+            raise
+        finally:
+            self._background.cancel()
+
+    async def _work(self) -> None:
+        began = time.monotonic()
+        try:
+            await self._thread.call(lambda engine: engine.load())
+        except ValueError as error:
+            raise CannotLoad(str(error)) from error
+        await self._publish_costs()
+        if self._stop.is_set():
+            return
+        self._alive.set_ready(True)
+        log.info("ready", extra={"worker": self.id, "load_s": round(time.monotonic() - began, 2)})
+        self._background.spawn(self._leases.renew())
+        self._background.spawn(self._leases.watch())
+        self._background.spawn(keep_clean(self._broker, self._files))
+        self._claiming = self._background.spawn(self._claim_jobs())
+
+    async def _claim_jobs(self) -> None:
+        while not self._stop.is_set():
+            appetite = await self._thread.call(lambda engine: engine.wants())
+            claim = await self._claim(appetite)
+            if claim is not None:
+                await self._take(claim)
+            elif not self._stop.is_set():
+                await self._until_worth_asking(appetite)
+
+    async def _claim(self, appetite: Appetite | None) -> Claim | None:
+        if appetite is None or self._stop.is_set():
+            return None
+        return await until_stored(lambda: self._broker.claim(self._alive.kind, self.id, appetite))
+
+    async def _until_worth_asking(self, appetite: Appetite | None) -> None:
+        if appetite is not None and appetite.idle:
+            news = until_stored(lambda: self._broker.wait_for_work(self._alive.kind, IDLE_WAIT_S))
+        else:
+            await asyncio.sleep(BUSY_WAIT_S)
+            news = self._thread.boundary(IDLE_WAIT_S)
+        waiting = asyncio.ensure_future(news)
+        await first_of(self._stop, waiting)
+        waiting.cancel()
+
+    async def _take(self, claim: Claim) -> None:
+        job = claim.job
+        # Its lease ran out while the store was away, and this very worker is the one that claims it again.
+        earlier = self._leases.get(job.id)
+        if earlier is not None:
+            await self._abandon(earlier)
+        held = Held(claim=claim, forwarder=Forwarder(self._broker, self._files, claim))
+        self._leases.add(held)
+        self._tally.claimed(job.id)
+        self._background.spawn(self._answer_for(held))
+        log.info("claimed", extra={"job": job.id, "attempt": claim.attempt, "fence": claim.fence})
+        try:
+            await self._thread.call(lambda engine: engine.admit(job, claim.checkpoint))
+        except JobFailed as error:
+            held.forwarder.add(_failed(job.id, error.code, error.message, error.retry))
+        except Exception as error:
+            log.exception("the engine did not take the job", extra={"job": job.id})
+            held.forwarder.add(_failed(job.id, "worker_error", f"The job could not start: {_told(error)}.", True))
+
+    async def _answer_for(self, held: Held) -> None:
+        """The life of a held job: its events until it has ended or its fence is lost."""
+        if await held.forwarder.run() is Ending.LOST:
+            await self._abandon(held)
+            return
+        self._leases.drop(held)
+        self._tally.ended(held.id, held.forwarder.outcome)
+        log.info("job ended", extra={"job": held.id, "outcome": held.forwarder.outcome})
+        await self._publish_costs()
+
+    async def _abandon(self, held: Held) -> None:
+        """The job belongs to another worker, or to nobody: stop computing it and report nothing more."""
+        if held.given_up:
+            return
+        held.given_up = held.stopping = True
+        held.forwarder.close()
+        self._leases.drop(held)
+        self._tally.ended(held.id, "lost")
+        await self._thread.call(lambda engine: engine.cancel(held.id))
+        log.warning("fence lost, the job is not ours any more", extra={"job": held.id, "fence": held.claim.fence})
+
+    def _on_lost(self, held: Held) -> None:
+        self._background.spawn(self._abandon(held))
+
+    def _on_cancelled(self, held: Held) -> None:
+        self._background.spawn(self._cancel(held))
+
+    async def _cancel(self, held: Held) -> None:
+        await self._thread.call(lambda engine: engine.cancel(held.id))
+        held.forwarder.add(_failed(held.id, "cancelled", "The job was cancelled.", False))
+
+    def _on_event(self, event: Event) -> None:
+        held = self._leases.get(event.job_id)
+        if held is not None:
+            self._tally.saw(event)
+            held.forwarder.add(event)
+
+    async def _publish_costs(self) -> None:
+        costs = await self._thread.call(lambda engine: engine.costs())
+        if costs:
+            await until_stored(lambda: self._broker.save_costs(self._alive.model, costs))
+
+    async def _drain(self, deadline: float) -> None:
+        """Every held job goes to a checkpoint and back to the queue; what is not at a boundary in time goes without."""
+        began = time.monotonic()
+        log.info("draining", extra={"worker": self.id, "jobs": self._leases.ids()})
+        until = deadline - HAND_BACK_S
+        if self._claiming is not None:
+            await asyncio.wait({self._claiming}, timeout=until - time.monotonic())
+        await asyncio.gather(*(self._hand_back(held, until) for held in self._leases))
+        await self._thread.stop(1.0)
+        await _in_time(self._broker.farewell(self.id))
+        log.info("drained", extra={"worker": self.id, "drain_s": round(time.monotonic() - began, 2)})
+
+    async def _hand_back(self, held: Held, until: float) -> None:
+        held.stopping = True
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                checkpoint = await self._thread.call(lambda engine: engine.suspend(held.id))
+                if checkpoint is not None:
+                    held.forwarder.add(Event(job_id=held.id, kind="checkpoint", data=checkpoint))
+                await held.forwarder.flushed()
+        except TimeoutError:
+            log.warning("no step boundary in time; the job goes back to its last checkpoint", extra={"job": held.id})
+        # It may have ended meanwhile.
+        if self._leases.get(held.id) is held:
+            held.forwarder.close()
+            self._tally.ended(held.id, "handed_back")
+            await _in_time(self._broker.release(held.id, held.claim.fence))
+
+    async def _give_up(self, error: Exception) -> None:
+        log.error("the worker broke", exc_info=error)
+        message = f"The worker broke while it had this job: {_told(error)}."
+        for held in self._leases:
+            held.forwarder.close()
+            await _in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", message, retry=True))
+
+
+async def _in_time(call: Awaitable[object]) -> None:
+    """For the last words of a worker. Unheard they cost time, not the job: its lease runs out."""
+    try:
+        async with asyncio.timeout(HAND_BACK_S):
+            await call
+    except (TimeoutError, FenceLost, ServeError) as error:
+        log.warning("the store did not take the job back", extra={"reason": _told(error)})
+
+
+def _failed(job_id: str, code: str, message: str, retry: bool) -> Event:
+    return Event(job_id=job_id, kind="failed", data={"code": code, "message": message, "retry": retry})
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def prepare(settings: Settings) -> tuple[str, FileStore, VideoEngine]:
+    """The model's name, the file store and an engine that has not loaded yet. Raises ValueError, a sentence."""
+    directory = resolve_model(settings.model)
+    files = FileStore(settings.data / "files")
+    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
+    return ModelCard.read(directory).name, files, VideoEngine(settings, files, directory)
+
+
+async def work(settings: Settings, model: str, files: FileStore, engine: Engine) -> None:
+    """Runs a worker until SIGTERM or SIGINT."""
+    broker = Broker.from_settings(settings)
+    worker = Worker(broker, files, engine, model=model, lease_s=settings.lease_s, drain_s=settings.drain_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    await worker.run()
+
+
+def run_worker(settings: Settings) -> int:
+    """The exit code of a worker process with these settings."""
+    start_logs(settings.log_level, "worker")
+    try:
+        if settings.redis_url is None:
+            raise ValueError("A worker needs its server's Redis: pass --redis-url or set VIDEOSERVE_REDIS_URL.")
+        parts = prepare(settings)
+    except ValueError as error:
+        log.error(str(error))
+        return EXIT_REFUSED
+    try:
+        asyncio.run(work(settings, *parts))
+    except CannotLoad as error:
+        log.error(str(error))
+        return EXIT_REFUSED
+    except Exception:
+        # Told by the worker itself, which has handed its jobs back.
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Ends the process without waiting for the engine's thread, which may be in the middle of a long step."""
+    code = run_worker(load_settings({})[0])
+    logging.shutdown()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
