@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+pytest_plugins = ["tests.fixtures_broker"]
 ROOT = Path(__file__).parent.parent
 
 

@@ -1,0 +1,20 @@
+"""Jobs, queue, leases and events on Redis."""
+
+from videoserve.broker.apikeys import digest_key
+from videoserve.broker.broker import Broker
+from videoserve.broker.jobs import QueueFull
+from videoserve.broker.server import EmbeddedRedis, find_server
+from videoserve.broker.state import Claim, JobState
+from videoserve.broker.webhooks import Delivery, backoff_s
+
+__all__ = [
+    "Broker",
+    "Claim",
+    "Delivery",
+    "EmbeddedRedis",
+    "JobState",
+    "QueueFull",
+    "backoff_s",
+    "digest_key",
+    "find_server",
+]

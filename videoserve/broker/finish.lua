@@ -1,0 +1,29 @@
+-- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data)
+local freed = {}
+local closing = p.fence .. ':finish'
+if get(p.id, 'closed') == closing then
+  return {freed = freed}
+end
+if not held(p.id, p.fence) then
+  return {error = 'fence'}
+end
+set(p.id, 'closed', closing)
+if get(p.id, 'cancel') == '1' then
+  -- The client has been told that the job stops: its result must not appear after that.
+  cancel_job(p.id, freed)
+  for _, sha in ipairs(p.shas) do
+    unref(sha, p.id, freed)
+  end
+  return {freed = freed}
+end
+for _, sha in ipairs(p.shas) do
+  ref(sha, p.id)
+end
+local at = call('HMGET', K.job .. p.id, 'kind', 'started_at')
+local ran = now() - tonumber(at[2])
+local pace = call('GET', K.pace .. at[1])
+call('SET', K.pace .. at[1], seconds(pace and 0.8 * pace + 0.2 * ran or ran))
+set(p.id, 'outputs', p.outputs, 'output_shas', cjson.encode(p.shas), 'receipt', p.receipt, 'progress', 100,
+  'stage', 'done')
+end_job(p.id, 'completed', 'done', p.done, freed)
+return {freed = freed}

@@ -1,0 +1,42 @@
+"""What is done from time to time: expired leases and records, files that no job needs."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from videoserve.broker.calls import Calls
+from videoserve.broker.keys import KEYS
+
+KINDS: Final = ("video", "chat")
+
+
+class JanitorCalls(Calls):
+    async def expire(self, *, limit: int = 100) -> list[tuple[str, list[str]]]:
+        """Removes up to `limit` records whose time is over, and requeues or buries jobs whose lease ran out.
+
+        Returns (job id, sha256 digests that no job needs any more); the caller deletes the files. Records that are
+        left over come with the next call.
+        """
+        answer = await self._link.transition(
+            "expire",
+            limit=limit,
+            kinds=KINDS,
+            max_attempts=self._policy.max_attempts,
+            retention=self._policy.retention_s,
+        )
+        return [(job_id, [*freed]) for job_id, freed in answer["removed"]]
+
+    async def references(self, sha256: str) -> bool:
+        """Whether any job needs this file."""
+        return bool(await self.referenced([sha256]))
+
+    async def referenced(self, digests: Collection[str]) -> set[str]:
+        """Those of the files that some job needs, in one round trip."""
+
+        async def read() -> list[Any]:
+            async with self._link.short.pipeline(transaction=False) as pipe:
+                for digest in digests:
+                    pipe.exists(KEYS["ref"] + digest)
+                return await pipe.execute()
+
+        found = await self._link.patiently(read)
+        return {digest for digest, exists in zip(digests, found, strict=True) if exists}

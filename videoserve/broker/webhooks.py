@@ -1,0 +1,87 @@
+"""The outbox: what must be told to clients' servers. finish and fail put a delivery in; it stays until settled."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from videoserve.broker.calls import Calls
+from videoserve.broker.keys import KEYS
+
+GROUP: Final = "deliverers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One message to one job's webhook_url.
+
+    entry    the stream entry, for this attempt only
+    event    "video.completed" or "video.failed"
+    attempt  1 for the first
+    """
+
+    entry: str
+    job_id: str
+    event: str
+    attempt: int
+
+    @property
+    def message_id(self) -> str:
+        """The same for every attempt, so that the receiver can tell repetitions."""
+        return f"{self.job_id}.{self.event}"
+
+
+class WebhookCalls(Calls):
+    async def next_deliveries(
+        self, consumer: str, *, count: int = 10, timeout: float = 5.0, reclaim_s: float = 60.0
+    ) -> list[Delivery]:
+        """Deliveries to make now, waiting up to `timeout` seconds for one.
+
+        Those that another consumer took more than `reclaim_s` seconds ago and never settled are handed out again.
+        """
+        await self._link.transition("webhook_due", once=False, group=GROUP, limit=count)
+
+        async def reclaim() -> Any:
+            return await self._link.short.xautoclaim(
+                KEYS["webhooks"], GROUP, consumer, round(1000 * reclaim_s), count=count
+            )
+
+        entries = (await self._link.patiently(reclaim))[1]
+        if not entries:
+            block = max(1, round(1000 * timeout))
+
+            async def read() -> Any:
+                return await self._link.waiting.xreadgroup(
+                    GROUP, consumer, {KEYS["webhooks"]: ">"}, count=count, block=block
+                )
+
+            reply = await self._link.patiently(read)
+            entries = reply[0][1] if reply else []
+        return [
+            Delivery(entry=entry, job_id=told["job"], event=told["event"], attempt=int(told["attempt"]) + 1)
+            for entry, told in entries
+        ]
+
+    async def ack(self, delivery: Delivery) -> None:
+        """The receiver has it; the job's state tells so."""
+        await self._settle(delivery, delivered=True)
+
+    async def retry_at(self, delivery: Delivery, when: float, error: str, *, max_attempts: int = 8) -> bool:
+        """Hands the delivery out again at unix time `when`; after `max_attempts` it is given up. False then."""
+        again = delivery.attempt < max_attempts
+        await self._settle(delivery, delivered=False, error=error, at=when if again else None)
+        return again
+
+    async def _settle(self, delivery: Delivery, **outcome: Any) -> None:
+        await self._link.transition(
+            "webhook_settle",
+            group=GROUP,
+            entry=delivery.entry,
+            job=delivery.job_id,
+            event=delivery.event,
+            attempt=delivery.attempt,
+            **outcome,
+        )
+
+
+def backoff_s(attempt: int) -> float:
+    """Seconds to wait after the given attempt failed: 5, 10, 20 … up to an hour."""
+    return min(5.0 * 2.0 ** (attempt - 1), 3600.0)
