@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     data: Path = Path.home() / ".videoserve"
     model: str = "demo"
-    api: int = Field(default=1, ge=0, le=64, description="API processes")
+    api: int = Field(default=1, ge=1, le=64, description="API processes")
     workers: int = Field(default=1, ge=0, le=64, description="video workers")
     redis_url: str | None = Field(default=None, description="a real Redis; without it a private one is started")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")

@@ -1,0 +1,48 @@
+"""The private Redis of a server: started, watched, and started again when it dies."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from videoserve.broker.server import EmbeddedRedis
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.05
+URL_FILE = "redis.url"
+
+
+class RedisKeeper:
+    """Redis in a data folder. Its URL stands in the folder's file redis.url while it runs, for other commands."""
+
+    def __init__(self, data: Path):
+        self._server = EmbeddedRedis(data)
+        self._url_file = data / URL_FILE
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def start(self) -> None:
+        """Returns when it answers. Raises RuntimeError, a sentence."""
+        self._server.start()
+        self._url_file.write_text(self.url)
+        log.info("redis started", extra={"url": self.url, "pid": self._pid()})
+
+    async def keep(self) -> None:
+        """Starts it again whenever it has ended; raises RuntimeError, a sentence, when that fails."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            process = self._server.process
+            code = None if process is None else process.poll()
+            if code is not None:
+                log.error("redis ended, starting it again", extra={"code": code})
+                # Everything waits for it anyway, and a child must be made in the main thread (see lifeline.py).
+                self.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._url_file.unlink(missing_ok=True)
+
+    def _pid(self) -> int | None:
+        return self._server.process.pid if self._server.process else None
