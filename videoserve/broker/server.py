@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import IO, Final, Self
 
+from videoserve.lifeline import die_with_parent
+
 # A unix socket's address holds 108 bytes on Linux and 104 on macOS.
 ADDRESS_MAX: Final = 100
 
@@ -56,7 +58,8 @@ class EmbeddedRedis:
     def start(self, timeout_s: float = 60.0) -> Self:
         """Returns once the server answers and has read its log. Raises RuntimeError with the reason otherwise.
 
-        A server whose owner was killed is shut down first; that of a living owner is left alone.
+        Call it in the main thread: the server ends with the thread that started it (see lifeline.py). A server whose
+        owner was killed is shut down first; that of a living owner is left alone.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)
@@ -70,7 +73,7 @@ class EmbeddedRedis:
             self.process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 # Ctrl-C reaches the whole process group: Redis must outlive those who drain into it.
-                start_new_session=True, umask=0o077,
+                start_new_session=True, umask=0o077, preexec_fn=die_with_parent(),
             )  # fmt: skip
             self._await_ready(timeout_s)
         except BaseException:
