@@ -16,6 +16,8 @@ KEYS: Final[dict[str, str]] = {
     "leases": "leases:",
     # STREAM {kind}, one entry: its id changes whenever a job became claimable
     "wake": "wake:",
+    # CHANNEL: ids of jobs whose hash has changed
+    "changed": "changed",
     # STRING: the last fencing token given
     "fence": "fence",
     # STRING: the last submission number given
@@ -46,6 +48,8 @@ KEYS: Final[dict[str, str]] = {
     "webhooks": "webhooks",
     # ZSET: JSON {job, event, attempt} scored by the time of the next attempt
     "webhooks_due": "webhooks:due",
+    # HASH: tenant → the secret its webhooks are signed with
+    "webhook_secrets": "webhooks:secrets",
     # HASH: sha256 of the key → JSON {name, tenant, scopes, …}
     "apikeys": "apikeys",
     # ZSET: worker ids scored by the end of their last heartbeat's life

@@ -1,7 +1,9 @@
 """The outbox: what must be told to clients' servers. finish and fail put a delivery in; it stays until settled."""
 
+import base64
+import secrets
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
@@ -25,8 +27,8 @@ class Delivery:
 
     @property
     def message_id(self) -> str:
-        """The same for every attempt, so that the receiver can tell repetitions."""
-        return f"{self.job_id}.{self.event}"
+        """The same for every attempt: receivers tell repetitions by it. No dots in it, they part what is signed."""
+        return f"evt_{self.job_id}"
 
 
 class WebhookCalls(Calls):
@@ -69,6 +71,23 @@ class WebhookCalls(Calls):
         again = delivery.attempt < max_attempts
         await self._settle(delivery, delivered=False, error=error, at=when if again else None)
         return again
+
+    async def webhook_secret(self, tenant: str) -> str:
+        """What this tenant's messages are signed with, "whsec_" and base64; made when first asked for."""
+        fresh = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+        async def read() -> Any:
+            async with self._link.short.pipeline(transaction=True) as pipe:
+                pipe.hsetnx(KEYS["webhook_secrets"], tenant, fresh)
+                pipe.hget(KEYS["webhook_secrets"], tenant)
+                return await pipe.execute()
+
+        return cast(str, (await self._link.patiently(read))[1])
+
+    async def replace_webhook_secret(self, tenant: str) -> str:
+        """A new secret in place of the old one, which signs nothing more."""
+        await self._link.patiently(lambda: self._link.short.hdel(KEYS["webhook_secrets"], tenant))
+        return await self.webhook_secret(tenant)
 
     async def _settle(self, delivery: Delivery, **outcome: Any) -> None:
         await self._link.transition(

@@ -1,0 +1,96 @@
+"""Operations: is it up, is it ready, what runs where, what does it count."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from videoserve.api.auth import Caller, require
+from videoserve.api.measure import api_info, api_process_id
+from videoserve.broker.broker import Broker
+from videoserve.card import resolve_model
+from videoserve.errors import ServeError
+from videoserve.metrics import page
+
+Kind = Literal["video"]
+KINDS: Final[tuple[Kind, ...]] = ("video",)
+# What a worker tells about itself beyond what /v1/workers shows.
+UNSHOWN: Final = ("metrics", "process")
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """This API process answers. Whether a video could be made is what /ready says."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(request: Request, kind: Kind = "video") -> dict[str, Any]:
+    """A worker of this kind is alive and has loaded its model; otherwise 503 and a sentence."""
+    workers = [worker for worker in await _broker(request).workers() if worker["kind"] == kind]
+    able = [worker for worker in workers if worker["ready"]]
+    if not able:
+        why = f"{len(workers)} of them loading or draining" if workers else "none is running"
+        raise ServeError(f"No {kind} worker is ready: {why}.", status=503, code="not_ready")
+    return {"status": "ready", "kind": kind, "workers": len(able)}
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request, caller: Annotated[Caller, Depends(require("admin"))]) -> Response:
+    """Prometheus text: the counts of all API processes and workers, and the queues."""
+    broker, state = _broker(request), request.app.state
+    snapshots = {worker["id"]: worker for worker in await broker.workers()}
+    # This process knows its own better than its last heartbeat does.
+    snapshots[api_process_id()] = api_info(state.meter, state.started_at)
+    depths = {kind: await broker.depth(kind) for kind in KINDS}
+    text = page(snapshots, [*_queue_gauges(depths), _worker_gauge(snapshots)])
+    return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@router.get("/v1/workers")
+async def workers(request: Request, caller: Annotated[Caller, Depends(require("admin"))]) -> dict[str, Any]:
+    """The living workers: kind, model, whether loaded, which jobs they hold."""
+    found = [worker for worker in await _broker(request).workers() if worker["kind"] in KINDS]
+    shown = [{name: value for name, value in worker.items() if name not in UNSHOWN} for worker in found]
+    return {"object": "list", "data": [{"object": "worker"} | worker for worker in shown]}
+
+
+@router.get("/v1/models")
+async def models(request: Request, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
+    """The models that requests may name, as OpenAI's clients list them."""
+    state = request.app.state
+    created = int((resolve_model(state.settings.model) / "model_index.json").stat().st_mtime)
+    model = {"id": state.card.name, "object": "model", "created": created, "owned_by": "videoserve"}
+    return {"object": "list", "data": [model]}
+
+
+def _broker(request: Request) -> Broker:
+    broker: Broker = request.app.state.broker
+    return broker
+
+
+def _queue_gauges(depths: dict[Kind, dict[str, int]]) -> Iterator[Metric]:
+    queued = GaugeMetricFamily("videoserve_jobs_queued", "Jobs that wait.", labels=["kind"])
+    running = GaugeMetricFamily("videoserve_jobs_running", "Jobs that a worker holds.", labels=["kind"])
+    for kind, depth in depths.items():
+        queued.add_metric([kind], depth["queued"])
+        running.add_metric([kind], depth["running"])
+    yield from (queued, running)
+    outbox = max((depth["webhooks"] for depth in depths.values()), default=0)
+    yield GaugeMetricFamily("videoserve_webhooks_pending", "Webhook deliveries not yet settled.", value=outbox)
+
+
+def _worker_gauge(snapshots: dict[str, dict[str, Any]]) -> Metric:
+    gauge = GaugeMetricFamily("videoserve_workers", "Living processes by kind and readiness.", labels=["kind", "ready"])
+    counts: dict[tuple[str, str], int] = {}
+    for info in snapshots.values():
+        place = (info["kind"], "yes" if info["ready"] else "no")
+        counts[place] = counts.get(place, 0) + 1
+    for place, count in sorted(counts.items()):
+        gauge.add_metric(place, count)
+    return gauge
