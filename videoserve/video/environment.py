@@ -32,7 +32,7 @@ class Environment:
 
 
 def pick_device(name: str) -> torch.device:
-    """"auto" is the first CUDA device, else the CPU; DeviceUnavailableError for one that is not there."""
+    """ "auto" is the first CUDA device, else the CPU; DeviceUnavailableError for one that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,7 +46,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """"auto" is bfloat16 on a GPU and float32 on a CPU."""
+    """ "auto" is bfloat16 on a GPU and float32 on a CPU."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     dtype: torch.dtype = getattr(torch, name)

@@ -11,6 +11,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPVisionModel, UMT
 
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
 from videoserve.video.families.layout import Layout, read_layout
+from videoserve.video.families.vae import WanVae
 from videoserve.video.families.wan import WanTransformer
 from videoserve.video.solver import SolverKind
 
@@ -32,7 +33,7 @@ class Components:
     text_encoder: Any
     image_processor: Any | None
     image_encoder: Any | None
-    vae: AutoencoderKLWan
+    vae: WanVae
     experts: tuple[WanTransformer, ...]
     solver: SolverKind
     device: torch.device
@@ -63,7 +64,7 @@ def load_components(directory: Path, *, device: torch.device, dtype: torch.dtype
         text_encoder=encoder.eval().requires_grad_(False).to(device),
         image_processor=load_image_processor(directory) if layout.image_embeds else None,
         image_encoder=load_image_encoder(directory, device, dtype) if layout.image_embeds else None,
-        vae=vae.eval().requires_grad_(False).to(device),
+        vae=WanVae(vae.to(device)),
         experts=experts,
         solver=SolverKind.from_config(json.loads(scheduler.read_text(encoding="utf-8"))),
         device=device,
@@ -99,9 +100,7 @@ def check_shards(directory: Path, part: str) -> None:
 
 
 def load_transformer(path: Path, layout: Layout, device: torch.device, dtype: torch.dtype) -> WanTransformer:
-    module = WanTransformer3DModel.from_pretrained(
-        path, torch_dtype=dtype, local_files_only=True, use_safetensors=True
-    )
+    module = WanTransformer3DModel.from_pretrained(path, torch_dtype=dtype, local_files_only=True, use_safetensors=True)
     return WanTransformer(module.to(device), clean_first_frame=layout.clean_first_frame)
 
 

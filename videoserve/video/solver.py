@@ -1,5 +1,6 @@
 """diffusers' scheduler of the model directory, one instance a job, whose whole state can be kept and put back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,7 @@ class SolverKind:
     @property
     def shift_name(self) -> str | None:
         """What this scheduler calls the shift of its noise schedule; None when it has none."""
-        settings = self.scheduler.from_config(self.config).config
-        return next((name for name in ("flow_shift", "shift") if name in settings), None)
+        return shift_name(self.scheduler.from_config(self.config).config)
 
     def start(self, steps: int, *, flow_shift: float | None, device: torch.device) -> "Solver":
         """A solver before its first step. flow_shift None keeps the directory's."""
@@ -89,6 +89,13 @@ class Solver:
         """The length of the training schedule: what an expert boundary is a share of."""
         return int(self._scheduler.config.num_train_timesteps)
 
+    @property
+    def flow_shift(self) -> float | None:
+        """The shift in force; None for a scheduler that has none."""
+        settings = self._scheduler.config
+        name = shift_name(settings)
+        return None if name is None else float(settings[name])
+
     def denoised(self, velocity: Tensor, latents: Tensor) -> Tensor:
         """What the video would be if the velocity held to the end, same shape as latents; before `step`."""
         sigma = float(self._scheduler.sigmas[self.index])
@@ -112,6 +119,11 @@ class Solver:
         """What this solver holds on its device between two steps."""
         held = [item for value in vars(self._scheduler).values() for item in (value if _is_list(value) else [value])]
         return [item for item in held if isinstance(item, Tensor)]
+
+
+def shift_name(settings: Mapping[str, Any]) -> str | None:
+    """What a scheduler of these settings calls the shift of its noise schedule."""
+    return next((name for name in ("flow_shift", "shift") if name in settings), None)
 
 
 def _is_list(value: object) -> bool:

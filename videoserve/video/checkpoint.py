@@ -1,0 +1,100 @@
+"""A run between two steps, as one file: what it takes to go on in another process, bit for bit."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from videoserve.errors import NotFound
+from videoserve.files import FileStore
+from videoserve.types import Job
+from videoserve.video.families.conditioning import Conditioning
+from videoserve.video.load import Components
+from videoserve.video.run import Encoded, Record, Run, need
+
+FORMAT = "videoserve-checkpoint-1"
+
+
+class UnusableCheckpointError(ValueError):
+    """The checkpoint is missing, broken, or of something else; the message says which."""
+
+
+def save_checkpoint(run: Run, components: Components, files: FileStore) -> dict[str, Any]:
+    """Stores a run that has been encoded, and returns {sha256, stage, step}.
+
+    A run whose frames are being decoded or written is kept as of its last step. Raises ServeError when the disk is full.
+    """
+    solver, encoded = need(run.solver, "solver"), need(run.encoded, "encoded")
+    tensors, state = solver.snapshot()
+    tensors |= {f"text.{index}": text for index, text in enumerate(encoded.texts)}
+    tensors |= {"latents": need(run.latents, "latents"), "fixed": encoded.conditioning.fixed}
+    if encoded.image_embeds is not None:
+        tensors["image_embeds"] = encoded.image_embeds
+    stage = "denoise" if solver.index < solver.total else "decode"
+    about = {
+        **belongs_to(run.job, components),
+        "stage": stage,
+        "solver": state,
+        "record": asdict(run.record),
+        "flat_picture": run.flat_picture,
+    }
+    blob = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, {"about": json.dumps(about)})
+    return {"sha256": files.put(blob), "stage": stage, "step": solver.index}
+
+
+def restore_checkpoint(run: Run, checkpoint: dict[str, Any], components: Components, files: FileStore) -> None:
+    """Puts a fresh run to where `checkpoint` (as returned above) says. Changes nothing when it raises.
+
+    Raises UnusableCheckpointError.
+    """
+    tensors, about = read_blob(checkpoint["sha256"], files)
+    for name, mine in belongs_to(run.job, components).items():
+        if about.get(name) != mine:
+            raise UnusableCheckpointError(f"It was made for another {name}: {about.get(name)}, and this is {mine}.")
+    device = components.device
+    kept = {name: tensor.to(device) for name, tensor in tensors.items() if not name.startswith("solver.")}
+    solver = components.solver.restore(tensors, about["solver"], flow_shift=run.plan.flow_shift, device=device)
+    run.encoded = Encoded(
+        texts=tuple(kept[f"text.{index}"] for index in range(2 if run.guided else 1)),
+        image_embeds=kept.get("image_embeds"),
+        conditioning=Conditioning(fixed=kept["fixed"], clean_first_frame=components.layout.clean_first_frame),
+    )
+    run.latents, run.solver = kept["latents"], solver
+    run.stage = about["stage"]
+    run.flat_picture = about["flat_picture"]
+    run.record = Record(**about["record"])
+    run.record.resumed.append(solver.index)
+
+
+def read_blob(sha256: str, files: FileStore) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description of a stored checkpoint, after checking its bytes."""
+    try:
+        blob = files.read(sha256)
+    except NotFound:
+        raise UnusableCheckpointError("It is no longer in the file store.") from None
+    if hashlib.sha256(blob).hexdigest() != sha256:
+        raise UnusableCheckpointError("Its bytes have changed in the file store.")
+    try:
+        tensors = load(blob)
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        about = json.loads(header["__metadata__"]["about"])
+    except (SafetensorError, KeyError, ValueError):
+        raise UnusableCheckpointError("It is not a checkpoint.") from None
+    return tensors, about
+
+
+def belongs_to(job: Job, components: Components) -> dict[str, str]:
+    """What a checkpoint and whoever resumes from it must agree on."""
+    plan = json.dumps(job.plan, sort_keys=True, separators=(",", ":"))
+    return {
+        "format": FORMAT,
+        "job": job.id,
+        "plan": hashlib.sha256(plan.encode()).hexdigest(),
+        "model": components.digest,
+        "configuration": components.config,
+        "dtype": str(components.dtype),
+    }

@@ -1,0 +1,99 @@
+"""Stage two: one denoising step, for one job or for several of the same shape in one forward."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from videoserve.errors import JobFailed
+from videoserve.video.families.conditioning import Conditioning
+from videoserve.video.families.context import TextContext, lengthened
+from videoserve.video.load import Components
+from videoserve.video.run import Run, need
+
+# Texts are filled up to a multiple of this, so that a job's sums run in the same order alone and in company.
+TEXT_BUCKET = 16
+
+
+def expert_of(run: Run) -> int:
+    """Which expert takes the run's next step: 0 the only or the high-noise one, 1 the low-noise one."""
+    solver = need(run.solver, "solver")
+    boundary = run.plan.boundary
+    return int(boundary is not None and float(solver.timestep) < boundary * solver.train_timesteps)
+
+
+@torch.inference_mode()
+def velocities(components: Components, runs: Sequence[Run]) -> list[Tensor]:
+    """The guided velocity [1, C, F, H, W] of each run at its own next timestep.
+
+    All runs have the same latent shape, the same expert next, and guidance either all or none. Changes nothing but
+    the runs' contexts.
+    """
+    expert = expert_of(runs[0])
+    for run in runs:
+        prepare_context(components, run, expert)
+    encoded = [need(run.encoded, "encoded") for run in runs]
+    latents = torch.cat([need(run.latents, "latents") for run in runs])
+    rows = components.experts[expert].forward(
+        Conditioning.stack([one.conditioning for one in encoded]).model_input(latents),
+        torch.stack([need(run.solver, "solver").timestep for run in runs]),
+        TextContext.stack([run.contexts[expert] for run in runs]),
+    )
+    return [guided(run, mine, expert) for run, mine in zip(runs, rows.chunk(len(runs)), strict=True)]
+
+
+def guided(run: Run, rows: Tensor, expert: int) -> Tensor:
+    """Classifier-free guidance over a run's rows, cond and uncond [2, C, F, H, W] or cond alone; [1, C, F, H, W]."""
+    if not run.guided:
+        return rows
+    cond, uncond = rows.chunk(2)
+    scale = need(run.plan.guidance_2, "guidance_2") if expert == 1 else run.plan.guidance
+    return uncond + scale * (cond - uncond)
+
+
+def prepare_context(components: Components, run: Run, expert: int) -> None:
+    """Cross-attention keys and values for this expert; those of the expert before go."""
+    if expert in run.contexts:
+        return
+    run.contexts.clear()
+    encoded = need(run.encoded, "encoded")
+    context = components.experts[expert].prepare_text(
+        encoded.texts, run.plan.text_length, branches=len(encoded.texts), image_embeds=encoded.image_embeds
+    )
+    run.contexts[expert] = bucketed(context)
+
+
+def bucketed(context: TextContext) -> TextContext:
+    """The same context with keys that nothing attends to, up to the next multiple of TEXT_BUCKET."""
+    length = -(-context.key_bias.shape[1] // TEXT_BUCKET) * TEXT_BUCKET
+    return TextContext(
+        keys=tuple(lengthened(keys, length, 0.0) for keys in context.keys),
+        values=tuple(lengthened(values, length, 0.0) for values in context.values),
+        key_bias=lengthened(context.key_bias, length, -torch.inf),
+        image_keys=context.image_keys,
+        image_values=context.image_values,
+        branches=context.branches,
+    )
+
+
+@torch.inference_mode()
+def advance(run: Run, velocity: Tensor, *, estimate: bool) -> Tensor | None:
+    """Moves a run one step on. With `estimate`, returns what the video would be now, [1, C, F, H, W].
+
+    Raises JobFailed when the new latents are not finite.
+    """
+    solver, latents = need(run.solver, "solver"), need(run.latents, "latents")
+    conditioning = need(run.encoded, "encoded").conditioning
+    guess = conditioning.finish(solver.denoised(velocity, latents)) if estimate else None
+    moved = solver.step(velocity, latents)
+    if not bool(moved.isfinite().all()):
+        raise JobFailed("numerical_error", f"Step {solver.index} of {solver.total} gave numbers that are not finite.")
+    run.latents = moved
+    return guess
+
+
+@torch.inference_mode()
+def finished(run: Run) -> Tensor:
+    """The latents to decode, [1, C, F, H, W], after the last step."""
+    latents: Tensor = need(run.encoded, "encoded").conditioning.finish(need(run.latents, "latents"))
+    return latents

@@ -1,0 +1,198 @@
+"""The video engine: admitted jobs in, events out, one unit of work at a time."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from videoserve.card import ModelCard
+from videoserve.config import Settings
+from videoserve.files import FileStore
+from videoserve.plan import shape_key
+from videoserve.types import Appetite, Emit, Event, Job, VideoPlan, rank
+from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpoint, save_checkpoint
+from videoserve.video.digest import DigestMemo
+from videoserve.video.environment import describe, pick_device, pick_dtype
+from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
+from videoserve.video.load import load_components
+from videoserve.video.memory import release
+from videoserve.video.preview import Preview
+from videoserve.video.progress import Costs, remaining
+from videoserve.video.run import Run
+from videoserve.video.schedule import Schedule
+from videoserve.video.stages import Stages
+from videoserve.video.warmup import warm_up
+
+log = logging.getLogger(__name__)
+
+
+class VideoEngine:
+    """types.Engine for one model; one thread calls it, `load` first.
+
+    A job's tensors belong to its Run, and the schedule is the only place that keeps runs: what leaves it is free.
+    """
+
+    kind = "video"
+
+    def __init__(self, settings: Settings, files: FileStore, model_dir: Path) -> None:
+        self._settings = settings
+        self._files = files
+        self._model_dir = model_dir
+        self._costs = Costs()
+        self._limits: dict[str, int] = {}
+        self._schedule = Schedule(self._limit)
+        # Set by a failure: its exception still holds tensors while it is being handled.
+        self._untidy = False
+
+    def load(self) -> None:
+        """Loads the model, fits the preview, and generates once at the default shape, so that no client waits for it.
+
+        Raises ValueError, a sentence, for a directory, device or dtype that cannot be used.
+        """
+        settings = self._settings
+        device = pick_device(settings.device)
+        dtype = pick_dtype(settings.dtype, device)
+        memo = DigestMemo(settings.data / "digests.json")
+        self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo)
+        self.environment = describe(device, dtype, "sdpa")
+        preview = Preview.fit(self.components)
+        self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
+        self._limits = warm_up(self.components, ModelCard.read(self._model_dir), self._costs, settings.batch)
+        release(device)
+
+    def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:
+        """Takes a job in, where `checkpoint` left it.
+
+        One that cannot be used is told in the log and the job starts over, to the same end. ValueError when the job is
+        here already.
+        """
+        run = Run(
+            job=job,
+            plan=VideoPlan.from_dict(job.plan),
+            rank=rank(job.created_at, job.priority, self._settings.aging_s),
+        )
+        run.record.started_at = time.time()
+        if checkpoint is not None:
+            try:
+                restore_checkpoint(run, checkpoint, self.components, self._files)
+            except UnusableCheckpointError as error:
+                log.warning("checkpoint not used, the job starts over", extra={"job": job.id, "reason": str(error)})
+        self._schedule.add(run)
+
+    def step(self, emit: Emit) -> bool:
+        """One unit of work: a stage of a job, or a denoising step of one or several. False when nothing is left."""
+        self._end_overdue(emit)
+        runs = self._schedule.pick()
+        if runs and runs[0].stage == "denoise":
+            self._denoise(runs, emit)
+        elif runs:
+            self._do_stage(runs[0], emit)
+        if self._untidy:
+            release(self.components.device)
+            self._untidy = False
+        return len(self._schedule) > 0
+
+    def cancel(self, job_id: str) -> None:
+        """Forgets a job and frees what it held; nothing when it is not here."""
+        if self._schedule.drop(job_id) is not None:
+            release(self.components.device)
+
+    def suspend(self, job_id: str) -> dict[str, Any] | None:
+        """Stores a job's state and forgets the job: {sha256, stage, step}, or None when nothing is computed yet.
+
+        Raises ServeError when the disk is full; the job is still here then.
+        """
+        run = self._schedule.get(job_id)
+        checkpoint = None
+        if run is not None and run.stage != "encode":
+            checkpoint = save_checkpoint(run, self.components, self._files)
+        del run
+        self.cancel(job_id)
+        return checkpoint
+
+    def wants(self) -> Appetite | None:
+        return self._schedule.appetite()
+
+    def costs(self) -> dict[str, Any]:
+        """Measured seconds by shape key: encode, step, decode, write."""
+        return self._costs.to_dict()
+
+    def bytes_held(self) -> int:
+        """Bytes of the tensors and frames of all admitted jobs."""
+        return sum(run.bytes_held() for run in self._schedule)
+
+    def close(self) -> None:
+        """Forgets every job and the model."""
+        for run in self._schedule:
+            self._schedule.drop(run.id)
+        if hasattr(self, "components"):
+            device = self.components.device
+            del self.components, self._stages
+            release(device)
+
+    def _limit(self, run: Run) -> int:
+        return self._settings.batch or self._limits.get(shape_key(run.plan), 1)
+
+    def _do_stage(self, run: Run, emit: Emit) -> None:
+        stages: dict[str, Callable[[Run, Emit], None]] = {
+            "encode": self._stages.encode,
+            "decode": self._stages.decode,
+            "write": self._stages.write,
+        }
+        with self._guarded(run, emit):
+            stages[run.stage](run, emit)
+        if run.stage == "done":
+            self._schedule.drop(run.id)
+
+    def _denoise(self, runs: list[Run], emit: Emit) -> None:
+        try:
+            forward = self._stages.forward(runs, emit)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            if len(runs) == 1:
+                self._fail(runs[0], error, emit)
+            # Nobody has moved: each takes this step alone, and only the one at fault fails.
+            for run in runs:
+                run.alone = True
+            self._untidy = True
+            return
+        for run, velocity in zip(runs, forward.velocities, strict=True):
+            with self._guarded(run, emit):
+                self._stages.advance(run, velocity, forward, emit)
+
+    @contextmanager
+    def _guarded(self, run: Run, emit: Emit) -> Iterator[None]:
+        """An exception inside fails this run and nothing else; a broken device is the worker's to handle."""
+        try:
+            yield
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            self._fail(run, error, emit)
+
+    def _fail(self, run: Run, error: Exception, emit: Emit) -> None:
+        failure = failure_of(error, run, self.components.device)
+        if failure.code == "internal_error":
+            log.error("a job failed", exc_info=error, extra={"job": run.id})
+        self._schedule.drop(run.id)
+        self._untidy = True
+        data = {"code": failure.code, "message": failure.message, "retry": failure.retry}
+        emit(Event(job_id=run.id, kind="failed", data=data))
+
+    def _end_overdue(self, emit: Emit) -> None:
+        """Fails the jobs whose deadline has passed, and those that cannot make it before they are begun."""
+        now = time.time()
+        for run in self._schedule:
+            if run.job.deadline is None:
+                continue
+            left = run.job.deadline - now
+            costs = self._costs.exact(run.plan)
+            if left < 0:
+                self._fail(run, deadline_failure(-left), emit)
+            elif run.stage == "encode" and costs is not None and remaining(run, costs) > left:
+                self._fail(run, hopeless_failure(left, remaining(run, costs)), emit)

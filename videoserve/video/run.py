@@ -1,0 +1,109 @@
+"""One admitted job on its way through the stages: everything the engine holds of it, and nothing outside."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from videoserve.types import Job, VideoPlan
+from videoserve.video.families.conditioning import Conditioning
+from videoserve.video.families.context import TextContext
+from videoserve.video.solver import Solver
+
+RunStage = Literal["encode", "denoise", "decode", "write", "done"]
+
+
+@dataclass(slots=True)
+class Encoded:
+    """What the encoders made of a request.
+
+    `texts` are the text encoder's outputs without padding, [n, C] each: the prompt's, then the negative prompt's when
+    there is guidance. `image_embeds` is CLIP's [1, I, C] on the layout that has it.
+    """
+
+    texts: tuple[Tensor, ...]
+    image_embeds: Tensor | None
+    conditioning: Conditioning
+
+
+@dataclass(slots=True)
+class Record:
+    """What has been done for a run so far; survives a crash in the checkpoint, ends in the receipt.
+
+    `computed` has a letter a step (R: run), `batches` how many jobs shared the forward of each; seconds by stage;
+    `resumed` the steps that had been taken at each resume; memory in bytes.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    computed: str = ""
+    batches: list[int] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    adjustments: list[str] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    peak_memory: int = 0
+    started_at: float = 0.0
+
+    def spend(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job with its tensors. `contexts` has one entry an expert, made when the expert is first needed.
+
+    `latents` [1, C, F, H, W] are kept to the end, so that a run can be suspended in any stage. `told` is the stage that
+    has been told last. `alone` keeps the run out of shared forwards.
+    """
+
+    job: Job
+    plan: VideoPlan
+    rank: float
+    stage: RunStage = "encode"
+    encoded: Encoded | None = None
+    contexts: dict[int, TextContext] = field(default_factory=dict)
+    latents: Tensor | None = None
+    solver: Solver | None = None
+    frames: NDArray[np.uint8] | None = None
+    flat_picture: bool = False
+    record: Record = field(default_factory=Record)
+    told: str = ""
+    progress: int = 0
+    pace: float | None = None
+    alone: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def guided(self) -> bool:
+        """Whether there is an unconditional branch; the first expert's scale alone decides, as in diffusers."""
+        return self.plan.guidance > 1
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor this run keeps between two units of work."""
+        if self.latents is not None:
+            yield self.latents
+        if self.encoded is not None:
+            yield from self.encoded.texts
+            yield self.encoded.conditioning.fixed
+            if self.encoded.image_embeds is not None:
+                yield self.encoded.image_embeds
+        for context in self.contexts.values():
+            yield from (*context.keys, *context.values, *context.image_keys, *context.image_values, context.key_bias)
+        if self.solver is not None:
+            yield from self.solver.device_tensors()
+
+    def bytes_held(self) -> int:
+        """Bytes of the tensors and frames kept."""
+        frames = 0 if self.frames is None else self.frames.nbytes
+        return frames + sum(tensor.nbytes for tensor in self.tensors())
+
+
+def need(value: Any, what: str) -> Any:
+    """`value`, which the stage before has set."""
+    assert value is not None, f"{what} is set by an earlier stage"
+    return value
