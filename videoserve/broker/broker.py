@@ -5,8 +5,8 @@ from typing import Self
 from videoserve.broker.apikeys import ApiKeyCalls
 from videoserve.broker.calls import Policy
 from videoserve.broker.events import EventCalls
+from videoserve.broker.glance import GlanceCalls
 from videoserve.broker.janitor import JanitorCalls
-from videoserve.broker.jobs import JobCalls
 from videoserve.broker.leases import LeaseCalls
 from videoserve.broker.link import Link
 from videoserve.broker.webhooks import WebhookCalls
@@ -14,7 +14,7 @@ from videoserve.broker.workers import WorkerCalls
 from videoserve.config import Settings
 
 
-class Broker(JobCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, WorkerCalls, JanitorCalls):
+class Broker(GlanceCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, WorkerCalls, JanitorCalls):
     """All calls over one link to one Redis (6.2 or later, not a cluster).
 
     Every call waits for a Redis that is away and then raises ServeError 503 "store_unavailable". A call that writes
@@ -51,6 +51,3 @@ class Broker(JobCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, Worker
     async def ping(self) -> None:
         """Raises ServeError 503 when the store is away."""
         await self._link.patiently(lambda: self._link.short.ping())
-
-    async def close(self) -> None:
-        await self._link.close()

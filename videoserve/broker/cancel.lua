@@ -10,6 +10,7 @@ if at[2] == 'queued' then
   orphan(freed, p.id)
 elseif at[2] == 'in_progress' then
   set(p.id, 'cancel', '1')
+  changed(p.id)
 elseif not (at[3] and cjson.decode(at[3]).code == 'cancelled') then
   return {error = 'over', status = at[2]}
 end

@@ -26,7 +26,7 @@ class EventCalls(Calls):
         """
         seq = after_seq
         while await self._more_to_come(job_id, seq):
-            for entry_id, fields in await self._read(KEYS["events"] + job_id, f"{seq}-0", LOOK_S):
+            for entry_id, fields in await self._news(KEYS["events"] + job_id, f"{seq}-0", LOOK_S):
                 seq = int(entry_id.partition("-")[0])
                 event = Event.from_dict(
                     {"job_id": job_id, "kind": fields["kind"], "data": json.loads(fields["data"]), "seq": seq}
@@ -52,10 +52,10 @@ class EventCalls(Calls):
     async def wait_for_work(self, kind: str, timeout: float) -> None:
         """Returns when a job may have become claimable since the last time this returned, or after `timeout` s."""
         after = self._heard.get(kind, "0-0")
-        for entry_id, _ in await self._read(KEYS["wake"] + kind, after, timeout):
+        for entry_id, _ in await self._news(KEYS["wake"] + kind, after, timeout):
             self._heard[kind] = entry_id
 
-    async def _read(self, stream: str, after: str, timeout: float) -> list[tuple[str, dict[str, str]]]:
+    async def _news(self, stream: str, after: str, timeout: float) -> list[tuple[str, dict[str, str]]]:
         async def read() -> Any:
             # The guard is for a server that is stopped rather than gone: nothing would end the read.
             async with asyncio.timeout(timeout + 5):

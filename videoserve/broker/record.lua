@@ -32,4 +32,5 @@ if p.checkpoint_sha then
   set(p.id, 'checkpoint', p.checkpoint, 'checkpoint_sha', p.checkpoint_sha)
 end
 call('ZADD', K.leases .. get(p.id, 'kind'), now() + p.lease, p.id)
+changed(p.id)
 return {freed = freed}

@@ -21,6 +21,11 @@ local function set(id, ...)
   call('HSET', K.job .. id, ...)
 end
 
+-- Tells those who remember a reading of the job that it is out of date.
+local function changed(id)
+  call('PUBLISH', K.changed, id)
+end
+
 local function emit(id, kind, data)
   local seq = call('HINCRBY', K.job .. id, 'seq', 1)
   call('XADD', K.events .. id, 'MAXLEN', '~', 20000, seq .. '-0', 'kind', kind, 'data', data)
@@ -72,6 +77,7 @@ local function move(id, to)
   call('ZREM', K.status .. at[2] .. ':' .. at[1], id)
   call('ZADD', K.status .. to .. ':' .. at[1], at[3], id)
   set(id, 'status', to)
+  changed(id)
 end
 
 local function enqueue(id)
@@ -200,5 +206,6 @@ local function remove_record(id)
   call('ZREM', K.status .. at[3] .. ':' .. at[2], id)
   call('ZREM', K.expiry, id)
   call('DEL', K.job .. id)
+  changed(id)
   return freed
 end

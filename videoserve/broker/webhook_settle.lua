@@ -9,5 +9,6 @@ if p.at then
   call('ZADD', K.webhooks_due, p.at, cjson.encode({job = p.job, event = p.event, attempt = p.attempt}))
 elseif call('EXISTS', K.job .. p.job) == 1 then
   set(p.job, 'webhook', cjson.encode({delivered = p.delivered, attempts = p.attempt, error = p.error}))
+  changed(p.job)
 end
 return {}
