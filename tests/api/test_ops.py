@@ -25,8 +25,9 @@ pytestmark = pytest.mark.anyio
 async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     settings = Settings()
-    state = {"settings": settings, "broker": broker, "auth": Authenticator(settings, broker), "meter": Meter()}
-    app.state._state.update(state, started_at=1000.0, card=SimpleNamespace(name="small"))
+    service = SimpleNamespace(settings=settings, broker=broker, card=SimpleNamespace(name="small"))
+    app.state.service, app.state.auth = service, Authenticator(settings, broker)
+    app.state.meter, app.state.started_at = Meter(), 1000.0
     app.add_middleware(Measured, meter=app.state.meter)
     app.include_router(ops.router)
     app.include_router(page.router)

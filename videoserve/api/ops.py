@@ -9,8 +9,9 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from videoserve.api.auth import Caller, require
+from videoserve.api.describe import failures
 from videoserve.api.measure import api_info, api_process_id
-from videoserve.broker.broker import Broker
+from videoserve.api.service import Served
 from videoserve.card import resolve_model
 from videoserve.errors import ServeError
 from videoserve.metrics import page
@@ -29,10 +30,10 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/ready")
-async def ready(request: Request, kind: Kind = "video") -> dict[str, Any]:
+@router.get("/ready", responses=failures())
+async def ready(service: Served, kind: Kind = "video") -> dict[str, Any]:
     """A worker of this kind is alive and has loaded its model; otherwise 503 and a sentence."""
-    workers = [worker for worker in await _broker(request).workers() if worker["kind"] == kind]
+    workers = [worker for worker in await service.broker.workers() if worker["kind"] == kind]
     able = [worker for worker in workers if worker["ready"]]
     if not able:
         why = f"{len(workers)} of them loading or draining" if workers else "none is running"
@@ -40,10 +41,14 @@ async def ready(request: Request, kind: Kind = "video") -> dict[str, Any]:
     return {"status": "ready", "kind": kind, "workers": len(able)}
 
 
-@router.get("/metrics", response_class=Response)
-async def metrics(request: Request, caller: Annotated[Caller, Depends(require("admin"))]) -> Response:
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses=failures() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(request: Request, service: Served, caller: Annotated[Caller, Depends(require("admin"))]) -> Response:
     """Prometheus text: the counts of all API processes and workers, and the queues."""
-    broker, state = _broker(request), request.app.state
+    broker, state = service.broker, request.app.state
     snapshots = {worker["id"]: worker for worker in await broker.workers()}
     # This process knows its own better than its last heartbeat does.
     snapshots[api_process_id()] = api_info(state.meter, state.started_at)
@@ -52,26 +57,20 @@ async def metrics(request: Request, caller: Annotated[Caller, Depends(require("a
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-@router.get("/v1/workers")
-async def workers(request: Request, caller: Annotated[Caller, Depends(require("admin"))]) -> dict[str, Any]:
+@router.get("/v1/workers", responses=failures())
+async def workers(service: Served, caller: Annotated[Caller, Depends(require("admin"))]) -> dict[str, Any]:
     """The living workers: kind, model, whether loaded, which jobs they hold."""
-    found = [worker for worker in await _broker(request).workers() if worker["kind"] in KINDS]
+    found = [worker for worker in await service.broker.workers() if worker["kind"] in KINDS]
     shown = [{name: value for name, value in worker.items() if name not in UNSHOWN} for worker in found]
     return {"object": "list", "data": [{"object": "worker"} | worker for worker in shown]}
 
 
-@router.get("/v1/models")
-async def models(request: Request, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
+@router.get("/v1/models", responses=failures())
+async def models(service: Served, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
     """The models that requests may name, as OpenAI's clients list them."""
-    state = request.app.state
-    created = int((resolve_model(state.settings.model) / "model_index.json").stat().st_mtime)
-    model = {"id": state.card.name, "object": "model", "created": created, "owned_by": "videoserve"}
+    created = int((resolve_model(service.settings.model) / "model_index.json").stat().st_mtime)
+    model = {"id": service.card.name, "object": "model", "created": created, "owned_by": "videoserve"}
     return {"object": "list", "data": [model]}
-
-
-def _broker(request: Request) -> Broker:
-    broker: Broker = request.app.state.broker
-    return broker
 
 
 def _queue_gauges(depths: dict[Kind, dict[str, int]]) -> Iterator[Metric]:

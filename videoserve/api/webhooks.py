@@ -90,6 +90,10 @@ class Courier:
             # Not settled: the delivery is handed out again after RECLAIM_S.
             log.warning("a delivery could not be settled", extra={"job": delivery.job_id, "reason": error.message})
             outcome = "unsettled"
+        except Exception:
+            # One delivery that trips over a mistake of ours must not end all others.
+            log.exception("a delivery broke off", extra={"job": delivery.job_id})
+            outcome = "error"
         self._meter.count("videoserve_webhooks", outcome=outcome)
 
     async def _deliver(self, delivery: Delivery) -> str:

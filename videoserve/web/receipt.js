@@ -7,7 +7,7 @@ export function receiptView(receipt) {
   for (const [name, value] of nested) {
     const heading = document.createElement("h3");
     heading.textContent = words(name);
-    view.append(heading, table(flattened(value)));
+    view.append(heading, table(flattened(value), name));
   }
   return view;
 }
@@ -32,7 +32,7 @@ function flattened(object, before = "") {
   return [...plain.map(([name, value]) => [before + name, value]), ...under];
 }
 
-function table(entries) {
+function table(entries, group = "") {
   const table = document.createElement("table");
   for (const [name, value] of entries) {
     const row = table.insertRow();
@@ -41,7 +41,7 @@ function table(entries) {
     head.textContent = words(name);
     row.append(head);
     const cell = row.insertCell();
-    cell.textContent = shown(name, value);
+    cell.textContent = shown(name, value, group);
     if (/^(sha256:)?[0-9a-f]{32,}$/.test(value)) {
       cell.className = "digest";
       cell.title = value;
@@ -52,16 +52,23 @@ function table(entries) {
 
 // Names carry their unit at the end; the value shows it instead.
 function words(name) {
-  const text = name.replace(/_(s|bytes|mb)$/, "").replaceAll("_", " ");
+  const text = name.replace(/_(s|at|bytes|mb)$/, "").replaceAll("_", " ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-function shown(name, value) {
-  if (isSimpleList(value)) return value.join(/^(size|shape|latent_shape)$/.test(name) ? " × " : ", ");
+function shown(name, value, group) {
+  if (isSimpleList(value)) return value.join(", ");
   if (typeof value === "boolean") return value ? "yes" : "no";
+  if (name === "steps" && typeof value === "string") return stepsRun(value);
   if (typeof value !== "number") return String(value);
-  if (name.endsWith("_s")) return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} s`;
-  if (name.endsWith("_bytes")) return `${(value / 2 ** 20).toFixed(1)} MiB`;
-  if (name.endsWith("_mb")) return `${value.toFixed(0)} MB`;
+  if (name.endsWith("_at")) return new Date(1000 * value).toLocaleString();
+  if (name.endsWith("_s") || group === "stages") return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} s`;
+  if (/(^|_)bytes$/.test(name)) return value < 2 ** 20 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 2 ** 20).toFixed(1)} MiB`;
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
+}
+
+// A letter a step: R ran, others did not have to.
+function stepsRun(letters) {
+  const ran = letters.replaceAll(/[^R]/g, "").length;
+  return ran === letters.length ? `${ran}, all computed` : `${letters.length}, of which ${ran} computed`;
 }
