@@ -46,3 +46,13 @@ class RedisKeeper:
 
     def _pid(self) -> int | None:
         return self._server.process.pid if self._server.process else None
+
+
+def running_url(data: Path) -> str:
+    """Where the Redis of the server on this data folder listens. Raises ValueError when it has none of its own."""
+    try:
+        return (data / URL_FILE).read_text()
+    except FileNotFoundError:
+        raise ValueError(
+            f"The server on {data} keeps its jobs in a Redis elsewhere, or is just starting; say --redis-url."
+        ) from None

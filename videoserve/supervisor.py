@@ -143,3 +143,8 @@ def _answers(url: str, path: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+async def run_supervisor(settings: Settings) -> None:
+    """`Supervisor(settings).run()`, made where its loop runs."""
+    await Supervisor(settings).run()

@@ -1,0 +1,23 @@
+"""The command `videoserve`. Commands import what they need when they run, so that --help answers at once."""
+
+import typer
+
+from videoserve.commands import jobs, keys
+from videoserve.commands.generate import generate
+from videoserve.commands.serve import serve, worker
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="An image and a prompt go in over REST, an mp4 comes out, and no job is ever lost.",
+)
+app.command()(serve)
+app.command()(worker)
+app.command()(generate)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(keys.app, name="keys")
+
+
+def main() -> None:
+    app()

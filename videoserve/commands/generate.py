@@ -1,0 +1,99 @@
+"""`videoserve generate`: one video from a picture and a prompt, here or on a server."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from videoserve.commands.client_options import Key
+from videoserve.commands.exits import CALL, leave, told
+from videoserve.commands.options import takes_settings
+from videoserve.config import Settings
+
+LOCAL_SETTINGS = ("model", "data", "device", "dtype", "threads")
+
+
+@takes_settings(LOCAL_SETTINGS)
+def generate(
+    settings: Settings,
+    image: Annotated[Path, typer.Argument(help="the picture to start from", exists=True, dir_okay=False)],
+    prompt: Annotated[str, typer.Argument(help="what shall happen in it")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="where the mp4 goes")] = Path("out.mp4"),
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="pixels")] = None,
+    frames: Annotated[int | None, typer.Option(help="number of frames")] = None,
+    fps: Annotated[int | None, typer.Option(help="frames per second")] = None,
+    steps: Annotated[int | None, typer.Option(help="denoising steps")] = None,
+    seed: Annotated[int | None, typer.Option(help="the same seed gives the same video")] = None,
+    guidance: Annotated[float | None, typer.Option(help="how strictly the prompt is followed")] = None,
+    negative: Annotated[str | None, typer.Option(metavar="TEXT", help="what shall not happen")] = None,
+    server: Annotated[str | None, typer.Option(metavar="URL", help="let this server do the work")] = None,
+    key: Key = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the receipt on standard output")] = False,
+) -> None:
+    """Make one mp4 from a picture and a prompt. Without --server the same engine runs in this process."""
+    if not output.absolute().parent.is_dir():
+        raise leave(f"The folder of {output} does not exist.", CALL)
+    fields = {
+        "prompt": prompt,
+        "size": size,
+        "num_frames": frames,
+        "fps": fps,
+        "num_inference_steps": steps,
+        "seed": seed,
+        "guidance_scale": guidance,
+        "negative_prompt": negative,
+    }
+    said = {name: value for name, value in fields.items() if value is not None}
+    with told():
+        receipt = _on_server(server, key, image, said, output) if server else _here(settings, image, said, output)
+    if as_json:
+        typer.echo(json.dumps(receipt, indent=2))
+    else:
+        typer.echo(f"Wrote {output}.", err=True)
+
+
+def _here(settings: Settings, image: Path, fields: dict[str, Any], output: Path) -> dict[str, Any]:
+    from videoserve.commands.progress import VideoProgress
+    from videoserve.files import FileStore
+
+    with tempfile.TemporaryDirectory(prefix="videoserve-") as folder, VideoProgress() as progress:
+        from videoserve.generate import make_job, run_job
+
+        files = FileStore(Path(folder))
+        job = make_job(settings, files, image.read_bytes(), fields)
+        for sentence in job.plan["adjustments"]:
+            progress.say(sentence)
+        done = run_job(settings, files, job, progress.tell)
+        place(done.video.read_bytes(), output)
+    return done.receipt
+
+
+def _on_server(server: str, key: str | None, image: Path, fields: dict[str, Any], output: Path) -> dict[str, Any]:
+    from videoserve.commands.client import Client
+    from videoserve.commands.progress import VideoProgress
+    from videoserve.errors import JobFailed
+
+    with Client(server, key) as client, VideoProgress() as progress:
+        video = client.create(image, fields)
+        try:
+            for sentence in video["adjustments"]:
+                progress.say(sentence)
+            for event in client.events(video["id"]):
+                progress.tell(event)
+                if event.kind == "failed":
+                    raise JobFailed(event.data["code"], event.data["message"])
+        except KeyboardInterrupt:
+            client.cancel(video["id"])
+            raise
+        place(client.content(video["id"]), output)
+        return client.receipt(video["id"])
+
+
+def place(content: bytes, output: Path) -> None:
+    """Writes a file whole or not at all."""
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    unfinished.replace(output)

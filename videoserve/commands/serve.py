@@ -1,0 +1,60 @@
+"""`videoserve serve` and `videoserve worker`."""
+
+import asyncio
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from videoserve.commands.exits import CALL, FAILED, leave
+from videoserve.commands.options import takes_settings
+from videoserve.config import Settings
+
+
+@takes_settings()
+def serve(
+    settings: Settings,
+    source: dict[str, str],
+    print_config: Annotated[bool, typer.Option("--print-config", help="show the settings in force and leave")] = False,
+) -> None:
+    """Serve the REST API: Redis, API processes and workers under one roof. Ends, drained, on SIGTERM or Ctrl-C."""
+    if print_config:
+        for name, value in settings.model_dump(mode="json").items():
+            typer.echo(f"{name} = {_toml(value)}  # {source[name]}")
+        return
+    from videoserve.folder import FolderInUse
+    from videoserve.listen import CannotListen
+    from videoserve.logs import start_logs
+    from videoserve.process import ProcessRefused
+    from videoserve.supervisor import CannotServe, GaveUp, run_supervisor
+
+    start_logs(settings.log_level, "supervisor")
+    try:
+        asyncio.run(run_supervisor(settings))
+    except (CannotServe, CannotListen, FolderInUse, ProcessRefused, ValueError) as error:
+        raise leave(error, CALL) from None
+    except (GaveUp, RuntimeError) as error:
+        raise leave(error, FAILED) from None
+
+
+@takes_settings()
+def worker(settings: Settings) -> None:
+    """Run one worker for a server elsewhere that shares its --redis-url and its --data folder."""
+    from videoserve.worker import run_worker
+
+    code = run_worker(settings)
+    # The engine's thread may be in the middle of a long step: a worker that has handed its jobs back does not wait.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return "unset" if value is None else str(value)
