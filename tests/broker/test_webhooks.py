@@ -1,0 +1,91 @@
+"""The outbox: a delivery waits until it is settled, whoever dies."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from videoserve.broker import Broker, Delivery, backoff_s
+from videoserve.types import Appetite, Job
+
+pytestmark = pytest.mark.anyio
+ROOMY: dict[str, Any] = {"queue_limit": 100_000, "key_queue_limit": 100_000}
+MakeJob = Callable[..., Job]
+
+
+async def end_jobs(broker: Broker, make_job: MakeJob) -> None:
+    """Ends job "a" well and job "b" badly; "c" has no webhook."""
+    for name, url in (("a", "https://x.example/hook"), ("b", "https://x.example/hook"), ("c", None)):
+        await broker.submit([make_job(name, webhook_url=url)], **ROOMY)
+        claim = await broker.claim("video", "w", Appetite(idle=True))
+        assert claim is not None
+        if name == "b":
+            await broker.fail(name, claim.fence, "x", "No.", retry=False)
+        else:
+            await broker.finish(name, claim.fence, {}, {})
+
+
+async def outcome(broker: Broker, job_id: str) -> dict[str, object] | None:
+    found = await broker.get(job_id)
+    assert found is not None
+    return found[1].webhook
+
+
+async def test_an_end_is_delivered_once(broker: Broker, make_job: MakeJob) -> None:
+    assert await broker.next_deliveries("d", timeout=0.01) == []
+    await end_jobs(broker, make_job)
+    taken = await broker.next_deliveries("d")
+    assert [(d.job_id, d.event, d.attempt) for d in taken] == [("a", "video.completed", 1), ("b", "video.failed", 1)]
+    assert await broker.next_deliveries("other", timeout=0.01) == []
+    for delivery in taken * 2:
+        await broker.ack(delivery)
+    assert (await broker.depth("video"))["webhooks"] == 0
+    assert await outcome(broker, "a") == {"delivered": True, "attempts": 1}
+    assert await outcome(broker, "c") is None
+
+
+async def test_what_a_dead_deliverer_took_is_handed_out_again(broker: Broker, make_job: MakeJob) -> None:
+    await end_jobs(broker, make_job)
+    taken = await broker.next_deliveries("dead")
+    assert await broker.next_deliveries("other", timeout=0.01) == []
+    assert await broker.next_deliveries("other", timeout=0.01, reclaim_s=0.0) == taken
+
+
+async def test_retries_wait_and_are_given_up(broker: Broker, make_job: MakeJob) -> None:
+    await end_jobs(broker, make_job)
+    first, other = await broker.next_deliveries("d")
+    await broker.ack(other)
+    assert await broker.retry_at(first, time.time() + 1000, "503", max_attempts=3)
+    assert await broker.next_deliveries("d", timeout=0.01) == []
+    assert (await broker.depth("video"))["webhooks"] == 1
+    # A second settlement of the same entry changes nothing.
+    assert await broker.retry_at(first, time.time() - 1, "503", max_attempts=3)
+    assert await broker.next_deliveries("d", timeout=0.01) == []
+
+    await end_again(broker, make_job)
+    attempts = []
+    delivery: Delivery | None = (await broker.next_deliveries("d"))[0]
+    while delivery:
+        attempts.append(delivery.attempt)
+        again = await broker.retry_at(delivery, time.time() - 1, "refused", max_attempts=3)
+        delivery = (await broker.next_deliveries("d"))[0] if again else None
+    assert attempts == [1, 2, 3]
+    assert await outcome(broker, "e") == {"delivered": False, "attempts": 3, "error": "refused"}
+
+
+async def end_again(broker: Broker, make_job: MakeJob) -> None:
+    await broker.submit([make_job("e", webhook_url="https://x.example/hook")], **ROOMY)
+    await broker.cancel("e")
+
+
+async def test_a_secret_is_made_once_and_replaced_on_demand(broker: Broker) -> None:
+    secret = await broker.webhook_secret("t")
+    assert secret.startswith("whsec_")
+    assert await broker.webhook_secret("t") == secret
+    assert await broker.webhook_secret("u") != secret
+    assert await broker.replace_webhook_secret("t") != secret
+
+
+def test_backoff_doubles_up_to_an_hour() -> None:
+    assert [backoff_s(attempt) for attempt in (1, 2, 3, 20)] == [5, 10, 20, 3600]
