@@ -35,12 +35,7 @@ class FileStore:
         if self._keep_existing(sha):
             return sha
         with _disk_full_is_told():
-            temporary = self.temporary()
-            try:
-                temporary.write_bytes(data)
-                self._commit(temporary, sha)
-            finally:
-                temporary.unlink(missing_ok=True)
+            self._write(data, sha)
         return sha
 
     def put_file(self, path: Path) -> str:
@@ -57,9 +52,13 @@ class FileStore:
             if path.parent.stat().st_dev == self._tmp.stat().st_dev:
                 self._commit(path, sha)
             else:
-                self.put(path.read_bytes())
+                self._write(path.read_bytes(), sha)
                 path.unlink()
         return sha
+
+    @staticmethod
+    def is_digest(name: str) -> bool:
+        return _DIGEST.fullmatch(name) is not None
 
     def temporary(self, suffix: str = "") -> Path:
         """A new empty file inside the store, to be written and then handed to `put_file`."""
@@ -69,13 +68,13 @@ class FileStore:
 
     def path(self, sha: str) -> Path:
         """Where the blob lies, for reading. Raises NotFound; never leaves the store, whatever `sha` is."""
-        place = self._place(sha) if _DIGEST.fullmatch(sha) else None
+        place = self._place(sha) if self.is_digest(sha) else None
         if place is None or not place.is_file():
             raise NotFound(f"No stored file has the digest {sha[:64]!r}.")
         return place
 
     def has(self, sha: str) -> bool:
-        return _DIGEST.fullmatch(sha) is not None and self._place(sha).is_file()
+        return self.is_digest(sha) and self._place(sha).is_file()
 
     def read(self, sha: str) -> bytes:
         """The bytes of a blob. Raises NotFound."""
@@ -91,10 +90,11 @@ class FileStore:
                          refers to a blob any more passes the time of that finding's youngest reference, and so cannot
                          take the blob from a request that has just put it and not yet written its job.
         """
+        if not self.is_digest(sha):
+            return False
+        place = self._place(sha)
         with self._lock(fcntl.LOCK_EX):
-            try:
-                place = self.path(sha)
-            except NotFound:
+            if not place.is_file():
                 return False
             if last_put_before is not None and place.stat().st_mtime >= last_put_before:
                 return False
@@ -107,18 +107,21 @@ class FileStore:
         Only what was last put more than `older_than_s` seconds ago is asked about at all.
         """
         before = time.time() - older_than_s
+        self._sweep_temporary(before)
+        unwanted = [sha for sha in self._put_before(before) if not keep(sha)]
+        return sum(self.delete(sha, last_put_before=before) for sha in unwanted)
+
+    def _sweep_temporary(self, before: float) -> None:
         for leftover in self._tmp.iterdir():
             with suppress(FileNotFoundError):
                 if leftover.stat().st_mtime < before:
                     leftover.unlink()
-        unwanted = [sha for sha in self._put_before(before) if not keep(sha)]
-        return sum(self.delete(sha, last_put_before=before) for sha in unwanted)
 
     def _put_before(self, moment: float) -> Iterator[str]:
         for blob in self.root.glob("[0-9a-f][0-9a-f]/*"):
             # Another process may delete while this one looks.
             with suppress(FileNotFoundError):
-                if _DIGEST.fullmatch(blob.name) and blob.stat().st_mtime < moment:
+                if self.is_digest(blob.name) and blob.stat().st_mtime < moment:
                     yield blob.name
 
     def _place(self, sha: str) -> Path:
@@ -134,6 +137,14 @@ class FileStore:
         # Whoever put it first may not have got as far as this yet.
         _sync_folder(self._place(sha).parent)
         return True
+
+    def _write(self, data: bytes, sha: str) -> None:
+        temporary = self.temporary()
+        try:
+            temporary.write_bytes(data)
+            self._commit(temporary, sha)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _commit(self, temporary: Path, sha: str) -> None:
         place = self._place(sha)

@@ -1,0 +1,112 @@
+"""The file store in an S3 bucket, for servers on several machines. Needs the extra `s3` (boto3)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+from typing import Any
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from videoserve.errors import NotFound, ServeError
+from videoserve.files import FileStore
+
+# S3 tells when an object was written to the second, rounded down.
+_TICK = 1.0
+
+
+class S3FileStore(FileStore):
+    """The same blobs under `prefix` in a bucket; the folder `root` holds copies of those this machine has used.
+
+    A put returns once the bucket has the bytes. Region, endpoint and credentials are found as boto3 always finds them
+    (environment, profile, instance role). Raises ServeError 503 while the bucket cannot be used.
+    """
+
+    def __init__(self, root: Path, bucket: str, prefix: str = ""):
+        super().__init__(root)
+        self._bucket = bucket
+        self._prefix = prefix
+        self._s3: Any = boto3.client("s3")
+
+    def put(self, data: bytes) -> str:
+        sha = super().put(data)
+        # Written again also when it is there: that is what tells a sweep on another machine that it is in use.
+        with _bucket_away_is_told():
+            self._s3.put_object(Bucket=self._bucket, Key=self._prefix + sha, Body=data)
+        return sha
+
+    def put_file(self, path: Path) -> str:
+        sha = super().put_file(path)
+        with _bucket_away_is_told(), super().path(sha).open("rb") as file:
+            self._s3.put_object(Bucket=self._bucket, Key=self._prefix + sha, Body=file)
+        return sha
+
+    def path(self, sha: str) -> Path:
+        """A local copy, fetched when there is none yet; a sweep leaves it for as long as it leaves new blobs."""
+        if super().has(sha) and self._keep_existing(sha):
+            return super().path(sha)
+        if self._written(sha) is None:
+            raise NotFound(f"No stored file has the digest {sha[:64]!r}.")
+        with _bucket_away_is_told():
+            data = self._s3.get_object(Bucket=self._bucket, Key=self._prefix + sha)["Body"].read()
+        super().put(data)
+        return super().path(sha)
+
+    def has(self, sha: str) -> bool:
+        return self._written(sha) is not None
+
+    def delete(self, sha: str, *, last_put_before: float | None = None) -> bool:
+        written = self._written(sha)
+        if written is None or (last_put_before is not None and written + _TICK >= last_put_before):
+            return False
+        with _bucket_away_is_told():
+            self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + sha)
+        super().delete(sha)
+        return True
+
+    def sweep(self, keep: Callable[[str], bool], older_than_s: float) -> int:
+        """As in a folder; besides, local copies not used for `older_than_s` seconds go, wanted or not."""
+        before = time() - older_than_s
+        unwanted = [sha for sha in self._put_before(before) if not keep(sha)]
+        removed = sum(self.delete(sha, last_put_before=before) for sha in unwanted)
+        self._sweep_copies(before)
+        return removed
+
+    def _sweep_copies(self, before: float) -> None:
+        self._sweep_temporary(before)
+        for sha in list(super()._put_before(before)):
+            super().delete(sha, last_put_before=before)
+
+    def _put_before(self, moment: float) -> Iterator[str]:
+        with _bucket_away_is_told():
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix):
+                for entry in page.get("Contents", ()):
+                    sha = entry["Key"].removeprefix(self._prefix)
+                    if self.is_digest(sha) and entry["LastModified"].timestamp() + _TICK < moment:
+                        yield sha
+
+    def _written(self, sha: str) -> float | None:
+        """When the bucket's object was written, in unix seconds; None when there is none."""
+        if not self.is_digest(sha):
+            return None
+        with _bucket_away_is_told():
+            try:
+                head = self._s3.head_object(Bucket=self._bucket, Key=self._prefix + sha)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return None
+                raise
+        return float(head["LastModified"].timestamp())
+
+
+@contextmanager
+def _bucket_away_is_told() -> Iterator[None]:
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise ServeError(
+            "The server's file store cannot be used right now; try again later.",
+            status=503,
+            code="store_unavailable",
+        ) from error
