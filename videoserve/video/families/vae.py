@@ -1,6 +1,6 @@
 """Wan's VAE: our encode and decode over the parameters of diffusers' `AutoencoderKLWan`, both kinds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,9 +56,11 @@ class WanVae:
         if frames % TEMPORAL_FACTOR != 1:
             raise ValueError(f"A clip of {frames} frames cannot be encoded: it must have 4·n + 1.")
         x = self.split_patches(video.to(self.device, self.dtype))
-        history = History()
-        chunks = [self.encode_chunk(chunk, history) for chunk in self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4])]
-        mean = torch.cat(chunks, dim=1).permute(0, 4, 1, 2, 3).float()
+        mean = (
+            self.through(self.encode_chunk, self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4]))
+            .permute(0, 4, 1, 2, 3)
+            .float()
+        )
         shift, scale = self.statistics()
         return (mean - shift) * (1.0 / scale)
 
@@ -70,10 +72,18 @@ class WanVae:
         z = (latents.to(self.device, torch.float32) / (1.0 / scale) + shift).to(self.dtype)
         x = z.permute(0, 2, 3, 4, 1)
         grown = self.config.scale_factor_spatial // self.patch
-        history = History()
         size = (x.shape[2] * grown, x.shape[3] * grown)
-        chunks = [self.decode_chunk(chunk, history) for chunk in self.chunks(x, 1, size)]
-        return self.merge_patches(torch.cat(chunks, dim=1)).clamp_(-1.0, 1.0)
+        return self.merge_patches(self.through(self.decode_chunk, self.chunks(x, 1, size))).clamp_(-1.0, 1.0)
+
+    def through(self, run: Callable[[Tensor, History], Tensor], chunks: Sequence[Tensor]) -> Tensor:
+        """Every chunk of a clip in order, with one history, and the results together."""
+        history = History()
+        results = []
+        for number, chunk in enumerate(chunks, start=1):
+            history.last_chunk = number == len(chunks)
+            results.append(run(chunk, history))
+            history.first_chunk = False
+        return torch.cat(results, dim=1)
 
     def chunks(self, x: Tensor, step: int, size: Any) -> list[Tensor]:
         """x cut along its frames: 1 + k·step, then k·step each, k as large as the budget allows.
@@ -96,7 +106,6 @@ class WanVae:
         x = middle(encoder.mid_block, x, history)
         x = causal(encoder.conv_out, activated(encoder.norm_out, x), history)
         x = causal(self.module.quant_conv, x, history)
-        history.first_chunk = False
         return x[..., : self.config.z_dim]
 
     def decode_chunk(self, x: Tensor, history: History) -> Tensor:
@@ -107,7 +116,6 @@ class WanVae:
         for block in decoder.up_blocks:
             x = UP[type(block).__name__](block, x, history)
         x = causal(decoder.conv_out, activated(decoder.norm_out, x), history)
-        history.first_chunk = False
         return x
 
     def statistics(self) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ class History:
 
     def __init__(self) -> None:
         self.first_chunk = True
+        self.last_chunk = False
         self.frames: dict[Any, Tensor] = {}
 
     def past(self, convolution: Any) -> Tensor | None:
@@ -26,6 +27,8 @@ class History:
 
     def remember(self, convolution: Any, x: Tensor, count: int) -> None:
         """Keeps the last `count` frames that the convolution has now seen."""
+        if self.last_chunk:
+            return
         past = self.past(convolution)
         if past is not None and x.shape[1] < count:
             x = torch.cat((past, x), dim=1)
