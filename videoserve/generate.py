@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings
 from videoserve.errors import JobFailed
@@ -16,6 +18,7 @@ from videoserve.media.image import normalise
 from videoserve.plan import plan_video
 from videoserve.types import Event, Job, Output, VideoPlan, VideoRequest
 from videoserve.video.engine import VideoEngine
+from videoserve.video.quiet import quiet
 
 # The range of seeds that are picked when none is asked for: short enough to be typed again.
 RANDOM_SEEDS = 2**32
@@ -51,6 +54,9 @@ def make_job(settings: Settings, files: FileStore, picture: bytes, fields: dict[
 
 def run_job(settings: Settings, files: FileStore, job: Job, tell: Callable[[Event], None]) -> Generated:
     """Computes `job` to its end; `tell` gets its events. Raises JobFailed, or ValueError for an unusable device."""
+    quiet()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
     engine = VideoEngine(settings, files, resolve_model(settings.model))
     engine.load()
     ending: list[Event] = []

@@ -32,8 +32,10 @@ from videoserve.process import EXIT_REFUSED
 from videoserve.tally import Tally
 from videoserve.types import Appetite, Engine, Event
 from videoserve.video.engine import VideoEngine
+from videoserve.video.quiet import quiet
 
-log = logging.getLogger(__name__)
+# Not __name__, which is __main__ where it matters.
+log = logging.getLogger("videoserve.worker")
 
 # How long an idle worker waits for a submission before it looks for expired leases again.
 IDLE_WAIT_S = 1.0
@@ -210,6 +212,8 @@ class Worker:
                 await held.forwarder.flushed()
         except TimeoutError:
             log.warning("no step boundary in time; the job goes back to its last checkpoint", extra={"job": held.id})
+        except ServeError as error:
+            log.warning("no checkpoint; the job goes back to its last", extra={"job": held.id, "reason": error.message})
         # It may have ended meanwhile.
         if self._leases.get(held.id) is held:
             held.forwarder.close()
@@ -262,6 +266,7 @@ async def work(settings: Settings, model: str, files: FileStore, engine: Engine)
 def run_worker(settings: Settings) -> int:
     """The exit code of a worker process with these settings."""
     start_logs(settings.log_level, "worker")
+    quiet()
     try:
         if settings.redis_url is None:
             raise ValueError("A worker needs its server's Redis: pass --redis-url or set VIDEOSERVE_REDIS_URL.")
