@@ -8,8 +8,9 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / √(mean(x²) + eps) · weight. x [..., C], weight [C]; returns x's shape and dtype."""
     values = x.float()
     # torch's own rms_norm makes twice as many passes over the memory of a CPU.
-    mean_square = torch.linalg.vector_norm(values, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-    return (values * mean_square.add_(eps).rsqrt_()).mul_(weight.float()).to(x.dtype)
+    norms: Tensor = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+    inverse = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (values * inverse).mul_(weight.float()).to(x.dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> Tensor:
