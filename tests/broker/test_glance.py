@@ -70,6 +70,16 @@ async def test_every_change_shows(broker: Broker, redis_url: str, make_job: Make
     await elsewhere.close()
 
 
+async def test_who_cancels_or_deletes_sees_it_at_once(broker: Broker, make_job: MakeJob) -> None:
+    await broker.submit([make_job("a")], **ROOMY)
+    await hear(broker)
+    await broker.glance("a")
+    cancelled = await broker.cancel("a")
+    assert await broker.glance("a") == cancelled
+    await broker.delete("a")
+    assert await broker.glance("a") is None
+
+
 async def test_a_reading_that_a_change_overtook_is_not_kept(
     broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,10 +157,11 @@ async def test_readers_and_workers_see_a_restart_through(tmp_path: Path, make_jo
             await broker.record("a", claim.fence, [told])
             kill(server)
             restart = asyncio.create_task(asyncio.to_thread(server.start))
-            glanced = await broker.glance("a")
-            assert glanced is not None
-            assert glanced[1].progress == percent
+            found = await broker.get("a")
+            assert found is not None
+            assert found[1].progress == percent
             await restart
+            assert await broker.glance("a") == found
         await broker.finish("a", claim.fence, {}, {})
         assert await asyncio.wait_for(reader, 10) == [1, 2, 3, 4]
         await asyncio.wait_for(waiter, 10)

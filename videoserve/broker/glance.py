@@ -50,6 +50,23 @@ class GlanceCalls(JobCalls):
             return await self._look(job_id, tenant, now)
         return (seen.job, seen.state) if tenant is None or seen.job.tenant == tenant else None
 
+    async def cancel(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState]:
+        try:
+            return await super().cancel(job_id, tenant)
+        finally:
+            # Whoever cancelled through this very process sees it at once.
+            self._forget(job_id)
+
+    async def delete(self, job_id: str, tenant: str | None = None) -> list[str]:
+        try:
+            return await super().delete(job_id, tenant)
+        finally:
+            self._forget(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        self._seen.pop(job_id, None)
+        self._reading.pop(job_id, None)
+
     async def _look(self, job_id: str, tenant: str | None, now: float) -> tuple[Job, JobState] | None:
         # A change told while this reading was under way takes the mark away: the reading may be the older one.
         mark = self._reading[job_id] = object()
@@ -79,8 +96,7 @@ class GlanceCalls(JobCalls):
                         # The first message confirms the subscription: changes from here on are told.
                         self._listening = True
                         if message["type"] == "message":
-                            self._seen.pop(message["data"], None)
-                            self._reading.pop(message["data"], None)
+                            self._forget(message["data"])
             except AWAY:
                 pass
             finally:

@@ -25,9 +25,10 @@ NAMES: Final = (
 )
 
 # A client whose connection dies cannot know whether its call was applied, so it calls again with the same nonce.
-# The second call gets the first one's answer. Refusals changed nothing and are computed anew.
+# The second call gets the first one's answer. Refusals changed nothing and are computed anew; so are empty answers,
+# which leave nothing a repetition could do again.
 _FRAME: Final = """
-local K = cjson.decode(%(keys)s)
+local K = {%(keys)s}
 local nonce = ARGV[1]
 local p = cjson.decode(ARGV[2])
 if nonce ~= '' then
@@ -40,7 +41,7 @@ local function transition()
 end
 local answer = transition()
 local text = cjson.encode(answer)
-if nonce ~= '' and not answer.error then
+if nonce ~= '' and next(answer) and not answer.error then
   redis.call('SET', K.once .. nonce, text, 'EX', 60)
 end
 return text
@@ -59,7 +60,7 @@ def read_scripts() -> dict[str, Script]:
     """All transitions by name, each framed with the key table and what they share."""
     folder = resources.files(__package__)
     shared = (folder / "shared.lua").read_text()
-    keys = f"'{json.dumps(KEYS)}'"
+    keys = ", ".join(f"{name} = {json.dumps(key)}" for name, key in KEYS.items())
     scripts = {}
     for name in NAMES:
         text = _FRAME % {"keys": keys, "shared": shared, "body": (folder / f"{name}.lua").read_text()}
