@@ -49,6 +49,12 @@ def _upright() -> tuple[Case, ...]:
             for n in range(1, 9)
         ),
         Case(name="png-orientation-6", build=partial(made.turned, 6, "PNG"), pixels=made.scene),
+        Case(
+            name="gray-16-bit-orientation-6",
+            build=lambda: made.turned_gray16(6),
+            pixels=made.gray_scene,
+            tolerance=1,
+        ),
         Case(name="webp-orientation-8", build=partial(made.turned, 8, "WEBP"), pixels=made.scene),
         Case(name="tiff-orientation-5", build=partial(made.turned, 5, "TIFF"), pixels=made.scene),
     )
@@ -81,6 +87,12 @@ def _transparent() -> tuple[Case, ...]:
             build=lambda: made.encode(made.stripes(), "PNG", "P", transparency=bytes([255, 0, 128, 255])),
             pixels=lambda: made.striped((255, 0, 128, 255)),
             tolerance=1,
+            says=_WHITE,
+        ),
+        Case(
+            name="gif-transparency",
+            build=lambda: made.encode(made.stripes(), "GIF", "P", transparency=2),
+            pixels=lambda: made.striped((255, 255, 0, 255)),
             says=_WHITE,
         ),
         Case(
@@ -179,6 +191,13 @@ def _several() -> tuple[Case, ...]:
             build=partial(made.animation, "TIFF"),
             pixels=made.scene,
             says=("holds 3 pages; the first one is used",),
+        ),
+        # A phone's photo with a depth or gain map behind it: one picture to its owner.
+        Case(
+            name="mpo",
+            build=lambda: made.animation("MPO", quality=97, subsampling=0),
+            pixels=made.scene,
+            tolerance=4,
         ),
         Case(name="bmp", build=lambda: made.encode(made.scene(), "BMP"), pixels=made.scene),
         Case(

@@ -48,10 +48,21 @@ def jpeg(pixels: Pixels, **options: Any) -> bytes:
 
 def turned(orientation: int, kind: str = "JPEG") -> bytes:
     """The scene stored so that it is upright only when its EXIF orientation is followed."""
-    upright = scene()
+    stored = _stored(scene(), orientation)
+    if kind == "JPEG":
+        return jpeg(stored, exif=_exif(orientation))
+    return encode(stored, kind, exif=_exif(orientation), lossless=True)
+
+
+def turned_gray16(orientation: int) -> bytes:
+    stored = _stored(scene()[..., :1], orientation)[..., 0].astype(np.uint16) * 257
+    return encode(stored, "PNG", exif=_exif(orientation))
+
+
+def _stored(upright: Pixels, orientation: int) -> Pixels:
+    """EXIF names the side of the upright picture at which the stored row 0 lies, and that of the stored column 0."""
     sideways = upright.transpose(1, 0, 2)
-    # EXIF names the side of the upright picture at which the stored row 0 lies, and that of the stored column 0.
-    stored = {
+    return {
         1: upright,
         2: upright[:, ::-1],
         3: upright[::-1, ::-1],
@@ -61,11 +72,12 @@ def turned(orientation: int, kind: str = "JPEG") -> bytes:
         7: sideways[::-1, ::-1],
         8: sideways[:, ::-1],
     }[orientation]
+
+
+def _exif(orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    if kind == "JPEG":
-        return jpeg(stored, exif=exif)
-    return encode(stored, kind, exif=exif, lossless=True)
+    return exif
 
 
 def png(width: int, height: int, depth: int, colour: int, rows: Iterable[bytes], **chunks: bytes) -> bytes:
@@ -174,9 +186,9 @@ def cmyk_pixels() -> Pixels:
     return patches(((1 - ink[:, :3]) * (1 - ink[:, 3:]) * 255).round().astype(np.uint8))
 
 
-def animation(kind: str) -> bytes:
+def animation(kind: str, **options: Any) -> bytes:
     others = [Image.fromarray(pixels) for pixels in (255 - scene(), np.ascontiguousarray(scene()[::-1]))]
-    return encode(scene(), kind, save_all=True, append_images=others, lossless=True)
+    return encode(scene(), kind, save_all=True, append_images=others, lossless=True, **options)
 
 
 def gif_pixels() -> Pixels:

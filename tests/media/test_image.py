@@ -157,4 +157,4 @@ def test_twelve_megapixels_take_about_a_second() -> None:
     image = _normalise(data)
     assert (image.width, image.height) == (4000, 3000)
     # Processor time: the machine may be busy with other things.
-    assert time.process_time() - started < 1.5
+    assert time.process_time() - started < 2.0

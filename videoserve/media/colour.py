@@ -29,7 +29,8 @@ def to_srgb(picture: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
             colour = _through_profile(colour, profile)
         except (ImageCms.PyCMSError, OSError, ValueError):
             notes = (_BAD_PROFILE,)
-    colour = colour.convert("RGB")
+    if colour.mode != "RGB":
+        colour = colour.convert("RGB")
     if alpha is None or alpha.getextrema() == (255, 255):
         return colour, notes
     white = Image.new("RGB", colour.size, "white")
@@ -47,11 +48,12 @@ def _split(picture: Image.Image) -> tuple[Image.Image, Image.Image | None]:
             status=415,
             code="unsupported_image_type",
         )
-    if picture.mode == "CMYK":
-        return picture, None
     if picture.has_transparency_data:
         return _split_alpha(picture)
-    return picture.convert("L" if picture.mode in ("1", "L") else "RGB"), None
+    # `convert` copies also where nothing changes, and a picture may fill 400 MB.
+    if picture.mode in ("L", "RGB", "CMYK"):
+        return picture, None
+    return picture.convert("L" if picture.mode == "1" else "RGB"), None
 
 
 def _split_alpha(picture: Image.Image) -> tuple[Image.Image, Image.Image]:
