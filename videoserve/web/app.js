@@ -13,6 +13,8 @@ const ask = new Ask(
   (video) => {
     open(video);
     refresh();
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    $("current").scrollIntoView({ block: "nearest", behavior: still ? "auto" : "smooth" });
   },
   (error) => needsKey(error),
 );

@@ -5,7 +5,6 @@ import { receiptView } from "./receipt.js";
 
 const $ = (id) => document.getElementById(id);
 const STAGES = {
-  queued: "Waiting",
   encode: "Reading prompt and picture",
   denoise: "Making the frames",
   decode: "Decoding the frames",
@@ -13,9 +12,10 @@ const STAGES = {
 };
 
 export class Current {
-  // `onEnd(video)` is told when a video that was followed has ended.
-  constructor(onEnd) {
-    this.onEnd = onEnd;
+  // `onChange(video)` is told when a video in view has passed to another status.
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.told = "";
     this.video = null;
     this.follow = new AbortController();
     this.mediaUrl = null;
@@ -28,6 +28,7 @@ export class Current {
     this.follow = new AbortController();
     const { signal } = this.follow;
     this.video = video;
+    this.told = video.status;
     this.clear();
     this.render();
     try {
@@ -47,7 +48,6 @@ export class Current {
     if (signal.aborted) return;
     this.video = await getJson(`/v1/videos/${this.video.id}`, { signal });
     this.render();
-    this.onEnd(this.video);
   }
 
   // The place in the queue changes by what other jobs do, so no event of this one tells it.
@@ -77,7 +77,7 @@ export class Current {
     let image = $("screen").querySelector("img");
     if (!image) {
       image = document.createElement("img");
-      image.alt = "Preview of the video being made";
+      image.alt = "Preview: first, middle and last frame so far";
       image.className = "preview";
       $("screen").replaceChildren(image);
     }
@@ -98,6 +98,10 @@ export class Current {
     const adjustments = video.adjustments ?? [];
     $("adjusted").hidden = adjustments.length === 0;
     $("adjustments").replaceChildren(...adjustments.map(listItem));
+    if (video.status !== this.told) {
+      this.told = video.status;
+      this.onChange(video);
+    }
   }
 
   async finish(signal) {
