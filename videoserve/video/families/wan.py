@@ -126,9 +126,15 @@ class WanTransformer:
         distinct = timesteps[:, None].float()
         if self.clean_first_frame:
             distinct = torch.cat((torch.zeros_like(distinct), distinct), dim=1)
+        # Products of a few rows round differently with the number of rows: a job must not depend on its company.
+        times, steps = zip(*(self.embed_distinct(mine) for mine in distinct), strict=True)
+        return torch.stack(times), torch.stack(steps)
+
+    def embed_distinct(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings [K, C] and block modulations float32 [K, 6, C] of the timesteps [K] of one job."""
         embedder = self.module.condition_embedder
-        waves = embedder.timesteps_proj(distinct.flatten()).to(embedder.time_embedder.linear_1.weight.dtype)
-        time = torch.unflatten(embedder.time_embedder(waves).to(self.dtype), 0, distinct.shape)
+        waves = embedder.timesteps_proj(timesteps).to(embedder.time_embedder.linear_1.weight.dtype)
+        time = embedder.time_embedder(waves).to(self.dtype)
         steps = torch.unflatten(embedder.time_proj(functional.silu(time)), -1, (6, -1))
         return time, steps.float()
 
