@@ -1,5 +1,6 @@
 """A connection that dies after a call was applied: the repetition has no second effect and gets the first answer."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from videoserve.broker import Broker
+from videoserve.broker.link import Link
 from videoserve.errors import NotFound
 from videoserve.types import Appetite, Event, Job, Output
 
@@ -89,6 +91,22 @@ async def test_a_worker_may_repeat_an_end_it_could_not_confirm(broker: Broker, m
         ("queued", 1, 0),
         ("queued", 0, 0),
     ]
+
+
+async def test_a_wait_that_was_long_is_tried_again_all_the_same(redis_url: str) -> None:
+    link = Link(redis_url, retry_s=0.1)
+    calls = 0
+
+    async def wait() -> str:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.2)
+        if calls == 1:
+            raise RedisConnectionError("gone")
+        return "news"
+
+    assert await link.patiently(wait) == "news"
+    await link.close()
 
 
 async def test_a_loading_server_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
