@@ -78,7 +78,7 @@ def shape_key(plan: VideoPlan) -> str:
 
 
 def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float | None:
-    """Seconds of computing from measured `costs` (shape key → encode, step and decode seconds); None without any.
+    """Seconds of work from measured `costs` (shape key → encode, step, decode and write seconds); None without any.
 
     A shape that never ran is estimated from the measured one nearest in volume, in proportion to the volume and to
     the number of branches.
@@ -90,7 +90,7 @@ def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float
     scale = _volume(key) / _volume(nearest)
     branches = (1 + key.endswith("1")) / (1 + nearest.endswith("1"))
     cost = costs[nearest]
-    return scale * (cost["encode"] + plan.steps * branches * cost["step"] + cost["decode"])
+    return scale * (cost["encode"] + plan.steps * branches * cost["step"] + cost["decode"] + cost["write"])
 
 
 def check_deadline(deadline_s: float | None, estimate_s: float | None) -> None:

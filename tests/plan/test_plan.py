@@ -258,7 +258,7 @@ def test_estimates(card: ModelCard) -> None:
     plan = planned(card)
     assert shape_key(plan) == "128x128x17:g1"
     assert estimate(plan, {}) is None
-    costs = {"128x128x17:g1": {"encode": 0.1, "step": 0.2, "decode": 0.5}}
+    costs = {"128x128x17:g1": {"encode": 0.1, "step": 0.2, "decode": 0.4, "write": 0.1}}
     assert estimate(plan, costs) == pytest.approx(4.6)
     assert estimate(planned(card, guidance_scale=1.0), costs) == pytest.approx(2.6)
     assert estimate(planned(card, size="256x256"), costs) == pytest.approx(4 * 4.6)

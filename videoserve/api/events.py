@@ -1,0 +1,83 @@
+"""GET /v1/videos/{id}/events: what happens to a video, as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from videoserve.api.describe import failures
+from videoserve.api.lookup import Generate, find
+from videoserve.api.service import Served
+from videoserve.errors import InvalidField
+from videoserve.types import Event
+
+HEARTBEAT_S: Final = 15.0
+SEQ_MAX: Final = 2**63 - 1
+# What a worker tells the broker but no client.
+INTERNAL: Final = ("checkpoint",)
+
+router = APIRouter(tags=["videos"])
+
+
+@router.get(
+    "/v1/videos/{video_id}/events",
+    response_class=Response,
+    responses=failures(404) | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def events(
+    video_id: str,
+    request: Request,
+    caller: Generate,
+    service: Served,
+    after: Annotated[int, Query(ge=0, le=SEQ_MAX, description="As Last-Event-ID, for those who cannot send it.")] = 0,
+) -> StreamingResponse:
+    """stage, progress, preview, adjusted, done and failed events from the beginning, or after `Last-Event-ID`.
+
+    Ends with done or failed. Of the previews only the latest is kept.
+    """
+    await find(service, video_id, caller)
+    seq = _last_event_id(request, after)
+    stream = service.broker.events(video_id, seq)
+    return StreamingResponse(
+        _with_heartbeats(stream),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+def _last_event_id(request: Request, after: int) -> int:
+    header = request.headers.get("last-event-id", "")
+    if header == "":
+        return after
+    if not (header.isascii() and header.isdecimal() and int(header) <= SEQ_MAX):
+        raise InvalidField("Last-Event-ID", f"The Last-Event-ID is {header[:80]!r}; it must be the number of an event.")
+    return int(header)
+
+
+async def _with_heartbeats(stream: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+    """The events as text, and a comment whenever nothing else was sent for a while: proxies drop silent streams."""
+    # The headers go out with the first piece.
+    yield b": videoserve\n\n"
+    upcoming = asyncio.ensure_future(anext(stream, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({upcoming}, timeout=HEARTBEAT_S)
+            if not done:
+                yield b": alive\n\n"
+                continue
+            event = upcoming.result()
+            if event is None:
+                return
+            if event.kind not in INTERNAL:
+                yield _text(event)
+            upcoming = asyncio.ensure_future(anext(stream, None))
+    finally:
+        upcoming.cancel()
+        await asyncio.gather(upcoming, return_exceptions=True)
+
+
+def _text(event: Event) -> bytes:
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()

@@ -1,0 +1,48 @@
+"""What the routes of one API process work with. Made once in create_app, kept as `app.state.service`."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from videoserve.broker import Broker
+from videoserve.card import ModelCard
+from videoserve.config import Settings
+from videoserve.files import FileStore
+from videoserve.plan import estimate
+from videoserve.types import Job, VideoPlan
+
+# Measured costs change slowly; a table this old is read again.
+COSTS_FRESH_S: Final = 5.0
+
+
+@dataclass
+class Service:
+    settings: Settings
+    broker: Broker
+    files: FileStore
+    card: ModelCard
+    _costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    _costs_read_at: float = float("-inf")
+
+    async def costs(self) -> Mapping[str, Mapping[str, float]]:
+        """What the workers measured, seconds by shape key."""
+        if time.monotonic() - self._costs_read_at > COSTS_FRESH_S:
+            # Set first: those who come while this reads go on with what there is.
+            self._costs_read_at = time.monotonic()
+            self._costs = await self.broker.costs(self.card.name)
+        return self._costs
+
+    async def work_s(self, job: Job) -> float | None:
+        """Estimated seconds of work of a job; None before anything was measured."""
+        return estimate(VideoPlan.from_dict(job.plan), await self.costs())
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Served = Annotated[Service, Depends(service_of)]

@@ -1,0 +1,175 @@
+"""From the fields of a request to jobs in the queue."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from videoserve.api import pictures
+from videoserve.api.auth import Caller
+from videoserve.api.errors import invalid, unknown_field
+from videoserve.api.multipart import Upload
+from videoserve.api.pictures import Picture
+from videoserve.api.schemas import KEPT, CreateVideo, Options, RemixVideo
+from videoserve.api.service import Service
+from videoserve.api.webhooks import validate_url
+from videoserve.errors import BadImage, InvalidField, NotFound
+from videoserve.limits import SEED_MAX
+from videoserve.plan import check_deadline, estimate, plan_video
+from videoserve.types import Job, VideoPlan, VideoRequest
+
+Body = TypeVar("Body", bound=Options)
+
+# Random seeds are numbers that JavaScript reads exactly.
+RANDOM_SEEDS = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A checked request: what to do, and what belongs to the jobs rather than to the video."""
+
+    request: VideoRequest
+    options: Options
+    plans: tuple[VideoPlan, ...]
+    estimate_s: float | None
+    remixed_from: str | None = None
+
+
+async def draft(service: Service, fields: dict[str, Any]) -> Draft:
+    """Checks the fields of POST /v1/videos and plans. Stores the pictures; queues nothing."""
+    first = pictures.take(fields, pictures.FIRST)
+    last = pictures.take(fields, pictures.LAST)
+    body = _validated(CreateVideo, fields)
+    if body.model not in (None, service.card.name):
+        raise NotFound(f"There is no model {body.model!r} here; this server has {service.card.name}.", param="model")
+    if first is None:
+        raise BadImage("input_reference is missing: a video starts from a picture, as a file or as a data URL.")
+    settings, files = service.settings, service.files
+    image = await pictures.bring(*first, settings, files)
+    last_image = None if last is None else await pictures.bring(*last, settings, files)
+    kept = {name: value for name, value in body.model_dump().items() if name in KEPT}
+    request = VideoRequest(
+        **kept,
+        image=image.sha256,
+        last_image=None if last_image is None else last_image.sha256,
+        image_notes=image.notes + (() if last_image is None else last_image.notes),
+    )
+    return await _planned(service, request, body, image)
+
+
+async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> Draft:
+    """The request of `source` with what `fields` say otherwise."""
+    for name in pictures.FIELDS:
+        if name in fields:
+            raise InvalidField(name, f"{name} is given, but a remix keeps its picture; POST /v1/videos takes another.")
+    body = _validated(RemixVideo, fields)
+    # Its own seed and its own size, so that only what was said becomes other.
+    base = source.request | {"seed": source.plan["seed"], "deadline_s": None}
+    said = body.model_fields_set
+    for alternatives in ({"size", "width", "height"}, {"seconds", "num_frames"}):
+        if said & alternatives:
+            base |= dict.fromkeys(alternatives)
+    changes = {name: value for name, value in body.model_dump().items() if name in said & KEPT}
+    request = VideoRequest.from_dict(base | changes)
+    width, height = await asyncio.to_thread(pictures.size_of, service.files, request.image)
+    image = Picture(sha256=request.image, width=width, height=height, notes=request.image_notes)
+    return replace(await _planned(service, request, body, image), remixed_from=source.id)
+
+
+async def submit(service: Service, caller: Caller, made: Draft, idempotency: tuple[str, str] | None) -> list[Job]:
+    """Queues the jobs of a draft, all or none. With an idempotency key that was used before: the earlier jobs."""
+    now = time.time()
+    ids = [f"video_{uuid.uuid4().hex}" for _ in made.plans]
+    request = made.request.to_dict()
+    jobs = [
+        Job(
+            id=job_id,
+            kind="video",
+            tenant=caller.tenant,
+            request=request,
+            plan=plan.to_dict(),
+            # In this order, not at one moment: the queue orders equal moments by id.
+            created_at=now + number * 1e-6,
+            priority=made.request.priority,
+            deadline=None if made.request.deadline_s is None else now + made.request.deadline_s,
+            webhook_url=made.options.webhook_url,
+            metadata=made.options.metadata,
+            remixed_from=made.remixed_from,
+            siblings=tuple(other for other in ids if other != job_id),
+        )
+        for number, (job_id, plan) in enumerate(zip(ids, made.plans, strict=True))
+    ]
+    return await service.broker.submit(
+        jobs,
+        idempotency=idempotency,
+        queue_limit=service.settings.queue_limit,
+        key_queue_limit=caller.limits.queue,
+        key_concurrency=caller.limits.concurrency,
+    )
+
+
+def fingerprint(path: str, fields: Mapping[str, Any]) -> str:
+    """sha256 of what a request asks: the same for every spelling and boundary of the same form."""
+
+    def plain(value: Any) -> Any:
+        return hashlib.sha256(value.data).hexdigest()
+
+    text = json.dumps([path, fields], sort_keys=True, ensure_ascii=False, default=plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def _planned(service: Service, request: VideoRequest, body: Options, image: Picture) -> Draft:
+    count = _count(body)
+    if body.webhook_url is not None:
+        await validate_url(body.webhook_url, service.settings)
+    seed = secrets.randbelow(RANDOM_SEEDS)
+    plan = await asyncio.to_thread(plan_video, request, service.card, (image.width, image.height), random_seed=seed)
+    work_s = estimate(plan, await service.costs())
+    check_deadline(request.deadline_s, work_s)
+    return Draft(request=request, options=body, plans=_seeded(plan, count), estimate_s=work_s)
+
+
+def _seeded(plan: VideoPlan, count: int) -> tuple[VideoPlan, ...]:
+    plans = [plan]
+    for number in range(1, count):
+        seed = (plan.seed + number) % (SEED_MAX + 1)
+        sentence = f"Video {number + 1} of {count}: its seed is {seed}, {plan.seed} + {number}."
+        plans.append(replace(plan, seed=seed, adjustments=(*plan.adjustments, sentence)))
+    return tuple(plans)
+
+
+def _validated(model: type[Body], fields: dict[str, Any]) -> Body:
+    extra = fields.get("extra_params")
+    if isinstance(extra, dict):
+        for name in extra:
+            if name in fields:
+                raise InvalidField(name, f"{name} is given twice, once in extra_params.")
+        fields = fields | extra | {"extra_params": None}
+    for name, value in fields.items():
+        if name not in model.model_fields:
+            raise unknown_field(name, model.model_fields)
+        if isinstance(value, Upload):
+            raise InvalidField(name, f"{name} is a file; it must be text.")
+    try:
+        body = model.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(error, model.model_fields) from None
+    if body.lora:
+        raise InvalidField("lora", "lora is not possible: this server has no adapters.")
+    if body.cache not in (None, "off"):
+        raise InvalidField("cache", f"cache is {body.cache!r}; this server computes everything and knows only off.")
+    return body
+
+
+def _count(body: Options) -> int:
+    other = body.num_outputs_per_prompt
+    if other is not None and "n" in body.model_fields_set and body.n != other:
+        raise InvalidField("n", f"n is {body.n} and num_outputs_per_prompt, its other name, {other}.")
+    return body.n if other is None else other
