@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from videoserve.media.png import write_png
+from videoserve.media.png import read_png, write_png
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (255, 2), (256, 3), (257, 3), (600, 7)])
@@ -33,3 +33,12 @@ def test_deflate_stream_is_one() -> None:
     assert data.count(b"IDAT") == 1
     start = data.index(b"IDAT") + 4
     assert len(zlib.decompress(data[start : data.index(b"IEND") - 8])) == 600 * 13
+
+
+def test_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    # A picture that the operator's limit let in is read whatever Pillow's own limit says.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    picture = read_png(write_png(pixels))
+    assert picture.mode == "RGB"
+    assert np.array_equal(np.asarray(picture), pixels)

@@ -1,6 +1,5 @@
 """One unit of work for a run: a stage, or a denoising step, timed, recorded and told."""
 
-import io
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from videoserve.config import Settings
 from videoserve.errors import ServeError
 from videoserve.files import FileStore
 from videoserve.media.image import fit
+from videoserve.media.png import read_png
 from videoserve.plan import shape_key
 from videoserve.types import Emit, Event
 from videoserve.video.checkpoint import save_checkpoint
@@ -154,8 +153,8 @@ class Stages:
 
     def _picture(self, run: Run, sha256: str) -> NDArray[np.uint8]:
         """A stored picture as the model gets it, [H, W, 3]."""
-        with Image.open(io.BytesIO(self._files.read(sha256))) as picture:
-            return fit(picture.convert("RGB"), run.plan.width, run.plan.height, run.plan.resize_mode)
+        picture = read_png(self._files.read(sha256))
+        return fit(picture, run.plan.width, run.plan.height, run.plan.resize_mode)
 
     def _record_step(self, run: Run, batch: int, seconds: float) -> None:
         run.record.computed += "R"
