@@ -31,8 +31,8 @@ class Table:
     async def add_key(self, digest: str, record: dict[str, Any]) -> None:
         self.records[digest] = record
 
-    async def drop_key(self, digest: str) -> None:
-        self.records.pop(digest, None)
+    async def drop_key(self, digest: str) -> bool:
+        return self.records.pop(digest, None) is not None
 
 
 @pytest.fixture

@@ -58,6 +58,20 @@ def rm(settings: Settings, name: Annotated[str, typer.Argument(help="the name of
     typer.echo(f"The key {name} is removed.")
 
 
+@app.command("secret")
+@takes_settings(STORE_SETTINGS)
+def secret(
+    settings: Settings,
+    tenant: Annotated[str, typer.Argument(help="whose; a server without keys has the tenant local")] = "local",
+    replace: Annotated[bool, typer.Option("--replace", help="make a new one; the old one signs nothing more")] = False,
+) -> None:
+    """Print the secret that signs a tenant's webhooks (Standard Webhooks, whsec_…)."""
+    if replace:
+        typer.echo(_with_store(settings, lambda broker: broker.replace_webhook_secret(tenant)))
+    else:
+        typer.echo(_with_store(settings, lambda broker: broker.webhook_secret(tenant)))
+
+
 def _with_store(settings: Settings, do: Callable[["Broker"], Coroutine[Any, Any, Any]]) -> Any:
     async def run() -> Any:
         async with _store(settings) as broker:
