@@ -26,7 +26,7 @@ class UnusableCheckpointError(ValueError):
 def save_checkpoint(run: Run, components: Components, files: FileStore) -> dict[str, Any]:
     """Stores a run that has been encoded, and returns {sha256, stage, step}.
 
-    A run whose frames are being decoded or written is kept as of its last step. Raises ServeError when the disk is full.
+    A run whose frames are being decoded or written is kept as of its last step. ServeError when the disk is full.
     """
     solver, encoded = need(run.solver, "solver"), need(run.encoded, "encoded")
     tensors, state = solver.snapshot()

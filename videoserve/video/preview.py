@@ -20,34 +20,37 @@ PATTERN_SIDE = 12
 
 
 class Preview:
-    """weights [C + 1, 3], the last row for the constant: normalised latents to colours in -1..1."""
+    """Two maps of normalised latents to colours in -1..1, each [C + 1, 3] with a last row for the constant.
 
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
+    `first` is for the first latent frame, which holds one picture, `later` for the others, which hold several.
+    """
+
+    def __init__(self, first: Tensor, later: Tensor) -> None:
+        self.first = first
+        self.later = later
 
     @classmethod
     def fit(cls, components: Components) -> "Preview":
-        """By least squares, between the latents of made-up pictures and the mean colours of their blocks."""
-        factor = components.layout.spatial_factor
-        pictures = patterns(PATTERN_SIDE * factor).to(components.device)
+        """By least squares, between the latents of made-up still clips and the mean colours of their blocks."""
+        layout = components.layout
+        pictures = patterns(PATTERN_SIDE * layout.spatial_factor).to(components.device)
         with torch.inference_mode():
-            # One at a time: a picture is a video of one frame, and the encoder's memory stays small.
-            latents = torch.cat([components.vae.encode(picture[None, :, None]) for picture in pictures])[:, :, 0]
-        colours = functional.avg_pool2d(pictures, factor)
-        known = with_constant(latents.movedim(1, -1).flatten(0, 2).float().cpu())
-        wanted = colours.movedim(1, -1).flatten(0, 2).cpu()
-        return cls(torch.linalg.lstsq(known.double(), wanted.double()).solution.float())
+            # One at a time keeps the encoder's memory small.
+            clips = [picture[None, :, None].expand(-1, -1, 1 + layout.temporal_factor, -1, -1) for picture in pictures]
+            latents = torch.cat([components.vae.encode(clip) for clip in clips])
+            colours = functional.avg_pool2d(pictures, layout.spatial_factor)
+        return cls(least_squares(latents[:, :, 0], colours), least_squares(latents[:, :, 1], colours))
 
-    def colours(self, latents: Tensor) -> Tensor:
-        """Latents [C, H, W] to uint8 [H, W, 3]."""
-        flat = with_constant(latents.movedim(0, -1).float().cpu()) @ self.weights
+    def colours(self, latents: Tensor, frame: int) -> Tensor:
+        """One latent frame [C, H, W] to uint8 [H, W, 3]."""
+        flat = with_constant(latents.movedim(0, -1).float().cpu()) @ (self.later if frame else self.first)
         return (flat * 0.5 + 0.5).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
 
     def jpeg(self, latents: Tensor) -> bytes:
         """First, middle and last latent frame of [1, C, F, H, W] side by side, enlarged to SIDE pixels or more."""
         count = latents.shape[2]
         shown = sorted({0, count // 2, count - 1})[:FRAMES]
-        strip = torch.cat([self.colours(latents[0, :, frame]) for frame in shown], dim=1).numpy()
+        strip = torch.cat([self.colours(latents[0, :, frame], frame) for frame in shown], dim=1).numpy()
         scale = -(-SIDE // min(latents.shape[3:]))
         picture = Image.fromarray(np.ascontiguousarray(strip))
         picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.BICUBIC)
@@ -59,6 +62,14 @@ class Preview:
         """The data of a preview event."""
         encoded = base64.b64encode(self.jpeg(latents)).decode("ascii")
         return {"step": step, "media_type": "image/jpeg", "base64": encoded}
+
+
+def least_squares(latents: Tensor, colours: Tensor) -> Tensor:
+    """The map [C + 1, 3] that takes latents [B, C, H, W] nearest to colours [B, 3, H, W]."""
+    known = with_constant(latents.movedim(1, -1).flatten(0, 2).double().cpu())
+    wanted = colours.movedim(1, -1).flatten(0, 2).double().cpu()
+    fitted: Tensor = torch.linalg.lstsq(known, wanted).solution.float()
+    return fitted
 
 
 def with_constant(rows: Tensor) -> Tensor:

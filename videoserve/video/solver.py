@@ -23,7 +23,7 @@ class SolverKind:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SolverKind":
-        """From the content of scheduler_config.json; UnusableSolverError for what is not a deterministic flow solver."""
+        """From the content of scheduler_config.json; UnusableSolverError for any but a deterministic flow solver."""
         name = config.get("_class_name", "")
         scheduler = getattr(diffusers, name, None)
         if scheduler is None or not hasattr(scheduler, "set_timesteps"):
