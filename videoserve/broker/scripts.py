@@ -59,7 +59,7 @@ class Script:
 def read_scripts() -> dict[str, Script]:
     """All transitions by name, each framed with the key table and what they share."""
     folder = resources.files(__package__)
-    shared = (folder / "shared.lua").read_text()
+    shared = "".join((folder / name).read_text() for name in ("shared.lua", "endings.lua"))
     keys = ", ".join(f"{name} = {json.dumps(key)}" for name, key in KEYS.items())
     scripts = {}
     for name in NAMES:
