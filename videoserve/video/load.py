@@ -52,7 +52,7 @@ def load_components(directory: Path, *, device: torch.device, dtype: torch.dtype
     names = ("transformer", "transformer_2")[: layout.experts]
     experts = tuple(load_transformer(directory / name, layout, device, dtype) for name in names)
     vae = AutoencoderKLWan.from_pretrained(
-        directory / "vae", torch_dtype=torch.float32, local_files_only=True, use_safetensors=True
+        directory / "vae", dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
     encoder = UMT5EncoderModel.from_pretrained(
         directory / "text_encoder", dtype=dtype, local_files_only=True, use_safetensors=True
@@ -100,7 +100,7 @@ def check_shards(directory: Path, part: str) -> None:
 
 
 def load_transformer(path: Path, layout: Layout, device: torch.device, dtype: torch.dtype) -> WanTransformer:
-    module = WanTransformer3DModel.from_pretrained(path, torch_dtype=dtype, local_files_only=True, use_safetensors=True)
+    module = WanTransformer3DModel.from_pretrained(path, dtype=dtype, local_files_only=True, use_safetensors=True)
     return WanTransformer(module.to(device), clean_first_frame=layout.clean_first_frame)
 
 
