@@ -105,6 +105,23 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_weaknesses_of_a_server_are_told(tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path) as server:
+        broker = connect(server)
+        assert await broker.weaknesses() == []
+        with Redis.from_url(server.url) as client:
+            client.config_set("appendfsync", "everysec")
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            found = await broker.weaknesses()
+            assert [sentence.rpartition(" Set ")[2] for sentence in found] == ["appendfsync always.", "noeviction."]
+            client.config_set("appendonly", "no")
+            assert "its crash loses jobs" in (await broker.weaknesses())[0]
+            client.execute_command("ACL", "SETUSER", "default", "-config")
+        assert "does not tell its settings" in (await broker.weaknesses())[0]
+        await broker.close()
+
+
+@pytest.mark.anyio
 async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, make_job: MakeJob) -> None:
     """Clients submit while the server is killed four times: every job that was acknowledged is there, none twice."""
     with EmbeddedRedis(tmp_path) as server:

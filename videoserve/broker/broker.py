@@ -4,6 +4,7 @@ from typing import Self
 
 from videoserve.broker.apikeys import ApiKeyCalls
 from videoserve.broker.calls import Policy
+from videoserve.broker.durability import DurabilityCalls
 from videoserve.broker.events import EventCalls
 from videoserve.broker.glance import GlanceCalls
 from videoserve.broker.janitor import JanitorCalls
@@ -14,7 +15,9 @@ from videoserve.broker.workers import WorkerCalls
 from videoserve.config import Settings
 
 
-class Broker(GlanceCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, WorkerCalls, JanitorCalls):
+class Broker(
+    GlanceCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, WorkerCalls, JanitorCalls, DurabilityCalls
+):
     """All calls over one link to one Redis (6.2 or later, not a cluster).
 
     Every call waits for a Redis that is away and then raises ServeError 503 "store_unavailable". A call that writes

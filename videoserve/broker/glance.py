@@ -16,7 +16,7 @@ REMEMBERED: Final = 4096
 # A reading older than this is not used even when no change was told: a dead network tells nothing.
 FRESH_S: Final = 5.0
 # The place in the queue changes without a change of the job.
-FRESH_QUEUED_S: Final = 1.0
+FRESH_QUEUED_S: Final = 2.0
 RECONNECT_S: Final = 0.25
 
 
@@ -40,7 +40,7 @@ class GlanceCalls(JobCalls):
     async def glance(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
         """What `get` answers, from memory for as long as Redis has told of no change.
 
-        A change made anywhere shows within about a millisecond, a queue position within a second.
+        A change made anywhere shows within about a millisecond, a queue position within two seconds.
         """
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
