@@ -27,7 +27,7 @@ class Tally:
         elif event.kind == "progress":
             # A resumed job begins with the steps of its checkpoint: the first one seen counts for one.
             step = event.data["step"]
-            before = self._steps.get(event.job_id, step - 1)
+            before = self._steps.get(event.job_id, max(step - 1, 0))
             self._steps[event.job_id] = step
             if step > before:
                 self.meter.count("videoserve_steps", step - before, kind=self._kind)

@@ -23,7 +23,9 @@ RECEIPT = {
     "stages": {"encode": 0.0421, "denoise": 2.68, "decode": 0.694},
     "total_s": 3.4161,
     "peak_memory_bytes": 734003200,
+    "batch": [1] * 20,
     "negative_prompt": None,
+    "outputs": {"video": {"sha256": "cd" * 32, "bytes": 26695, "media_type": "video/mp4"}},
     "started_at": 1790000000.0,
 }
 
@@ -92,6 +94,9 @@ async def test_from_picture_to_video(page: Page, worker: Any, photo: Path, shoot
     assert rows["Total"] == "3.42 s"
     assert rows["Peak memory"] == "700.0 MiB"
     assert rows["Steps"] == "20, all computed"
+    assert rows["Jobs in the same forward"] == "1"
+    assert rows["Video, size"] == "26.1 KiB"
+    assert rows["Video, SHA-256"] == "cd" * 32
     assert "Negative prompt" not in rows
     await shoot(page, "3-done")
     await page.emulate_media(color_scheme="dark")
