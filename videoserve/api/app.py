@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from videoserve.api import content, create, describe, errors, events, ops, page, videos
 from videoserve.api.auth import Authenticator
 from videoserve.api.measure import Measured, announce, api_process_id
+from videoserve.api.poll import PollRoute
 from videoserve.api.service import Service
 from videoserve.api.webhooks import Courier
 from videoserve.background import Background
@@ -42,6 +43,8 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
         app.include_router(module.router)
     errors.install(app)
     describe.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(PollRoute, service=app.state.service)
     app.add_middleware(Measured, meter=app.state.meter)
     return app
 

@@ -23,7 +23,7 @@ async def find(service: Service, video_id: str, caller: Caller) -> tuple[Job, Jo
 
 
 async def show(service: Service, job: Job, state: JobState) -> dict[str, Any]:
-    work_s = await service.work_s(job) if state.status == "queued" else None
+    work_s = service.work_s(job, await service.costs()) if state.status == "queued" else None
     return video_object(job, state, work_s=work_s, workers=service.settings.workers)
 
 

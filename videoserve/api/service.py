@@ -32,12 +32,15 @@ class Service:
         if time.monotonic() - self._costs_read_at > COSTS_FRESH_S:
             # Set first: those who come while this reads go on with what there is.
             self._costs_read_at = time.monotonic()
-            self._costs = await self.broker.costs(self.card.name)
+            costs = await self.broker.costs(self.card.name)
+            # The same object as long as nothing changed, so that what was made of it can be known by it.
+            if costs != self._costs:
+                self._costs = costs
         return self._costs
 
-    async def work_s(self, job: Job) -> float | None:
-        """Estimated seconds of work of a job; None before anything was measured."""
-        return estimate(VideoPlan.from_dict(job.plan), await self.costs())
+    def work_s(self, job: Job, costs: Mapping[str, Mapping[str, float]]) -> float | None:
+        """Estimated seconds of work of a job by `costs`; None before anything was measured."""
+        return estimate(VideoPlan.from_dict(job.plan), costs)
 
 
 def service_of(request: Request) -> Service:
