@@ -225,6 +225,8 @@ async def test_record_takes_over_what_the_events_tell(broker: Broker, make_job: 
 
 async def test_a_job_past_its_deadline_is_not_begun(broker: Broker, make_job: MakeJob) -> None:
     await broker.submit([make_job("a", deadline=1001.0)], **ROOMY)
+    # More of them than a claim looks at in one go.
+    await broker.submit([make_job(f"late {i}", deadline=1001.0) for i in range(150)], **ROOMY)
     await broker.submit([make_job("b", created_at=1001.0, deadline=4e9)], **ROOMY)
     assert (await claimed(broker)).job.id == "b"
     found = await broker.get("a")
