@@ -1,6 +1,7 @@
 """Fixtures for every room. Test modules cannot import each other, so shared material is handed out from here."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,9 @@ import pytest
 
 pytest_plugins = ["tests.fixtures_broker"]
 ROOT = Path(__file__).parent.parent
+# Tiny tensors gain nothing from a second thread, and spinning threads take a shared machine's time from each other.
+# Set before the first import of torch, which happens when pytest collects the tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
