@@ -60,10 +60,11 @@ def size_of(files: FileStore, sha256: str) -> tuple[int, int]:
 
 
 def _store(name: str, source: Upload | str, settings: Settings, files: FileStore) -> Picture:
-    data = source.data if isinstance(source, Upload) else _data_url(name, source)
     try:
+        data = source.data if isinstance(source, Upload) else _data_url(name, source)
         picture = normalise(data, pixel_limit=settings.image_pixels, side_min=settings.image_side_min)
     except BadImage as error:
+        # Who knows what is wrong with a picture does not know whose it is.
         error.param = name
         raise
     return Picture(sha256=files.put(picture.png), width=picture.width, height=picture.height, notes=picture.adjustments)
