@@ -3,7 +3,9 @@
 import typer
 
 from videoserve.commands import jobs, keys
+from videoserve.commands.demo import demo
 from videoserve.commands.generate import generate
+from videoserve.commands.nearest import NearestOption
 from videoserve.commands.serve import serve, worker
 
 app = typer.Typer(
@@ -12,12 +14,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An image and a prompt go in over REST, an mp4 comes out, and no job is ever lost.",
 )
-app.command()(serve)
-app.command()(worker)
+app.command(cls=NearestOption)(serve)
+app.command(cls=NearestOption)(worker)
 app.command()(generate)
+app.command()(demo)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:
     app()
+
+
+if __name__ == "__main__":
+    main()

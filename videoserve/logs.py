@@ -26,7 +26,7 @@ def start_logs(level: str, process: str, stream: TextIO | None = None) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """{"time", "level", "process", "logger", "event", …the record's own fields, "exception"}."""
+    """{"time", "level", "process", "pid", "logger", "event", …the record's own fields, "exception"}."""
 
     def __init__(self, process: str):
         super().__init__()
@@ -37,6 +37,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "process": self._process,
+            "pid": record.process,
             "logger": record.name,
             "event": record.getMessage(),
         } | _fields(record)

@@ -93,7 +93,7 @@ class Process:
             preexec_fn=die_with_parent(),
         )
         self.starts += 1
-        log.info("process started", extra={"child": self.name, "pid": self._child.pid})
+        log.info("process started", extra={"child": self.name, "child_pid": self._child.pid})
         # `stop` may have come while the child was being made.
         if self._stopping.is_set():
             _send(self._child, signal.SIGTERM)

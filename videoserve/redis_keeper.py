@@ -27,7 +27,7 @@ class RedisKeeper:
         """Returns when it answers. Raises RuntimeError, a sentence."""
         self._server.start()
         self._url_file.write_text(self.url)
-        log.info("redis started", extra={"url": self.url, "pid": self._pid()})
+        log.info("redis started", extra={"url": self.url, "child_pid": self._pid()})
 
     async def keep(self) -> None:
         """Starts it again whenever it has ended; raises RuntimeError, a sentence, when that fails."""

@@ -216,7 +216,9 @@ class Worker:
             log.warning("no checkpoint; the job goes back to its last", extra={"job": held.id, "reason": error.message})
         # It may have ended meanwhile.
         if self._leases.get(held.id) is held:
+            held.given_up = True
             held.forwarder.close()
+            self._leases.drop(held)
             self._tally.ended(held.id, "handed_back")
             await _in_time(self._broker.release(held.id, held.claim.fence))
 
