@@ -108,7 +108,7 @@ def outputs(files: FileStore) -> dict[str, Output]:
     made = {"video": Output(sha256=files.put_file(path), bytes=size, media_type="video/mp4")}
     for variant, data, kind in (
         ("thumbnail", thumbnail(frames), "image/webp"),
-        ("spritesheet", spritesheet(frames), "image/webp"),
+        ("spritesheet", spritesheet(frames), "image/jpeg"),
     ):
         made[variant] = Output(sha256=files.put(data), bytes=len(data), media_type=kind)
     return made

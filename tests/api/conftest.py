@@ -40,7 +40,7 @@ def data_url(picture: bytes) -> str:
 
 @pytest.fixture
 def settings(redis_url: str, tmp_path: Path) -> Settings:
-    return Settings(redis_url=redis_url, data=tmp_path, read_timeout_s=0.5, body_limit=2**20)
+    return Settings(redis_url=redis_url, data=tmp_path, read_timeout_s=0.5, body_limit=2**21)
 
 
 @pytest.fixture

@@ -222,14 +222,14 @@ async def test_two_pictures(client: httpx.AsyncClient, picture: bytes, data_url:
 
 
 async def test_body_too_large(client: httpx.AsyncClient) -> None:
-    refused(await client.post("/v1/videos", json={"prompt": "x" * 2**20}), 413, None, "1048576 bytes")
+    refused(await client.post("/v1/videos", json={"prompt": "x" * 2**21}), 413, None, "2097152 bytes")
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(40):
-            yield b"x" * 2**15
+            yield b"x" * 2**16
 
     headers = {"content-type": "application/json"}
-    refused(await client.post("/v1/videos", content=chunks(), headers=headers), 413, None, "1048576 bytes")
+    refused(await client.post("/v1/videos", content=chunks(), headers=headers), 413, None, "2097152 bytes")
 
 
 async def test_stalled_upload_gives_up_and_holds_nobody(client: httpx.AsyncClient) -> None:
