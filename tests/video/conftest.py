@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,17 @@ class Studio:
         self.data = data
         self.files = FileStore(data / "files")
         self.card = ModelCard.read(directory)
+        self._shared: dict[tuple[tuple[str, Any], ...], VideoEngine] = {}
+
+    def shared(self, **settings: Any) -> VideoEngine:
+        """An idle engine that tests share, as jobs share a server; for tests that do not tamper with it."""
+        key = tuple(sorted(settings.items()))
+        if key not in self._shared:
+            self._shared[key] = self.engine(**settings)
+        engine = self._shared[key]
+        for run in engine._schedule:
+            engine.cancel(run.id)
+        return engine
 
     def engine(self, **settings: Any) -> VideoEngine:
         """A loaded engine; jobs go alone and nothing is measured unless `batch` says otherwise."""
@@ -60,7 +71,14 @@ class Studio:
         **request: Any,
     ) -> Job:
         """A job as the API would make it; fields of VideoRequest by keyword."""
-        request = {"prompt": "pan left", "seed": 7, "image": self.picture(), "width": WIDTH, "height": HEIGHT, **request}
+        request = {
+            "prompt": "pan left",
+            "seed": 7,
+            "image": self.picture(),
+            "width": WIDTH,
+            "height": HEIGHT,
+            **request,
+        }
         asked = VideoRequest(**request)
         plan = plan_video(asked, self.card, self.image(asked.image).size, random_seed=0)
         return Job(
@@ -81,9 +99,9 @@ class Studio:
         sha: str = last.data["outputs"]["video"]["sha256"]
         return sha
 
-    def solo(self, job: Job, **settings: Any) -> str:
-        """The digest of the mp4 of a job on an engine of its own."""
-        engine = self.engine(**settings)
+    def solo(self, job: Job) -> str:
+        """The digest of the mp4 of a job that has an engine to itself."""
+        engine = self.shared()
         engine.admit(job, None)
         return self.result(drain(engine), job.id)
 
@@ -124,10 +142,18 @@ def described_model(
     return model
 
 
-@pytest.fixture
-def studio(described_model: Callable[..., Path], tmp_path: Path) -> Callable[..., Studio]:
-    """studio(layout="wan22-ti2v", solver="unipc") -> a Studio over that tiny model."""
-    return lambda layout="wan22-ti2v", solver="unipc": Studio(described_model(layout, solver), tmp_path)
+@pytest.fixture(scope="session")
+def studio(described_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Studio]:
+    """studio(layout="wan22-ti2v", solver="unipc") -> the Studio over that tiny model."""
+    open_ones: dict[Path, Studio] = {}
+
+    def get(layout: str = "wan22-ti2v", solver: str = "unipc") -> Studio:
+        directory = described_model(layout, solver)
+        if directory not in open_ones:
+            open_ones[directory] = Studio(directory, tmp_path_factory.mktemp("data"))
+        return open_ones[directory]
+
+    return get
 
 
 @pytest.fixture
@@ -135,7 +161,7 @@ def demo_studio(demo_model_dir: Path, tmp_path: Path) -> Studio:
     return Studio(demo_model_dir, tmp_path)
 
 
-@pytest.fixture
-def tiny_studio(studio: Callable[..., Studio]) -> Iterator[Studio]:
+@pytest.fixture(scope="session")
+def tiny_studio(studio: Callable[..., Studio]) -> Studio:
     """The 2.2 TI2V layout, the cheapest."""
-    yield studio()
+    return studio()

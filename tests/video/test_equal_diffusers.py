@@ -61,7 +61,7 @@ def ours(engine: VideoEngine, job: Job) -> Tensor:
 
 def check(studio: Any, **request: Any) -> None:
     job = studio.job(**request)
-    mine, reference = ours(studio.engine(), job), theirs(studio, job)
+    mine, reference = ours(studio.shared(), job), theirs(studio, job)
     assert mine.shape == reference.shape
     assert reference.std() > 0.1
     assert (mine - reference).abs().max() < TOLERANCE

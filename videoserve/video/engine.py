@@ -98,8 +98,7 @@ class VideoEngine:
 
     def cancel(self, job_id: str) -> None:
         """Forgets a job and frees what it held; nothing when it is not here."""
-        if self._schedule.drop(job_id) is not None:
-            release(self.components.device)
+        self._schedule.drop(job_id)
 
     def suspend(self, job_id: str) -> dict[str, Any] | None:
         """Stores a job's state and forgets the job: {sha256, stage, step}, or None when nothing is computed yet.

@@ -53,7 +53,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Gives what is no longer used back to the device."""
+    """Gives what is no longer used back to the device; a failure may have left it in a cycle of frames."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
