@@ -19,7 +19,7 @@ from videoserve.folder import FolderInUse, FolderLock
 from videoserve.listen import CannotListen, listen, url_of
 from videoserve.process import EXIT_REFUSED, Process, ProcessRefused
 from videoserve.redis_keeper import RedisKeeper, running_url
-from videoserve.supervisor import CannotServe, Supervisor
+from videoserve.supervisor import CannotServe, Supervisor, threads_each
 
 pytestmark = pytest.mark.anyio
 
@@ -200,3 +200,11 @@ async def test_an_open_address_without_keys_is_refused_before_anything_listens_t
     lock = FolderLock(tmp_path)
     lock.take()
     lock.drop()
+
+
+def test_workers_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert threads_each(Settings(data=tmp_path, workers=1)) == cores
+    assert threads_each(Settings(data=tmp_path, workers=2)) == max(1, cores // 2)
+    assert threads_each(Settings(data=tmp_path, workers=64)) == max(1, cores // 64)
+    assert threads_each(Settings(data=tmp_path, workers=2, threads=5)) == 5

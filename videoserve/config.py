@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     redis_url: str | None = Field(default=None, description="a real Redis; without it a private one is started")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: int = Field(default=0, ge=0, description="CPU threads of a worker; 0 means all cores")
+    threads: int = Field(default=0, ge=0, description="CPU threads of a worker; 0: its share of all cores")
     batch: int = Field(default=0, ge=0, le=64, description="jobs a forward may share; 0: what warm-up finds faster")
     insecure: bool = Field(default=False, description="serve other addresses than loopback without API keys")
     queue_limit: int = Field(default=1000, ge=1, description="jobs waiting, all clients together")

@@ -40,8 +40,8 @@ class RedisKeeper:
                 # Everything waits for it anyway, and a child must be made in the main thread (see lifeline.py).
                 self.start()
 
-    def stop(self) -> None:
-        self._server.stop()
+    def stop(self, grace_s: float = 10.0) -> None:
+        self._server.stop(grace_s)
         self._url_file.unlink(missing_ok=True)
 
     def _pid(self) -> int | None:

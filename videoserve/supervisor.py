@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 WORKER_GRACE_S = 1.0
 # For requests that an API process is in the middle of.
 API_GRACE_S = 2.0
+# Every write is on disk before its answer: a Redis that is killed after this loses nothing.
+REDIS_GRACE_S = 1.0
 READY_EVERY_S = 0.1
 # A process that has to be started this often before the server was ever ready will not get well by itself.
 STARTS_MAX = 5
@@ -77,7 +79,8 @@ class Supervisor:
             self._background.spawn(self._redis.keep())
             settings = settings.model_copy(update={"redis_url": self._redis.url})
         await self._check_bind(settings)
-        self._workers = [self._child(f"worker-{i}", settings, "videoserve.worker") for i in range(settings.workers)]
+        one = settings.model_copy(update={"threads": threads_each(settings)})
+        self._workers = [self._child(f"worker-{i}", one, "videoserve.worker") for i in range(settings.workers)]
         self._apis = [self._api(f"api-{i}", settings, self._socket.fileno()) for i in range(settings.api)]
         for process in (*self._apis, *self._workers):
             self._background.spawn(process.keep())
@@ -126,10 +129,15 @@ class Supervisor:
         await asyncio.gather(*(api.stop(API_GRACE_S) for api in self._apis))
         self._background.cancel()
         if self._redis is not None:
-            self._redis.stop()
+            self._redis.stop(REDIS_GRACE_S)
         if self._socket is not None:
             self._socket.close()
         log.info("ended", extra={"drain_s": round(time.monotonic() - began, 2)})
+
+
+def threads_each(settings: Settings) -> int:
+    """CPU threads for one of this server's workers: as set, or its share of the cores this process may use."""
+    return settings.threads or max(1, len(os.sched_getaffinity(0)) // max(1, settings.workers))
 
 
 def _answers(url: str, path: str) -> bool:

@@ -223,7 +223,6 @@ class Worker:
             await _in_time(self._broker.release(held.id, held.claim.fence))
 
     async def _give_up(self, error: Exception) -> None:
-        log.error("the worker broke", exc_info=error)
         message = f"The worker broke while it had this job: {_told(error)}."
         for held in self._leases:
             held.forwarder.close()
@@ -282,7 +281,7 @@ def run_worker(settings: Settings) -> int:
         log.error(str(error))
         return EXIT_REFUSED
     except Exception:
-        # Told by the worker itself, which has handed its jobs back.
+        log.exception("the worker broke")
         return 1
     return 0
 

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from videoserve.cli import app
 from videoserve.config import Settings
+from videoserve.demo.motion import Motion, expected_motion
+from videoserve.demo.run import Demonstration
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = ("--size", "64x64", "--frames", "5", "--steps", "3", "--seed", "9")
@@ -182,3 +186,32 @@ def wait_for(found: Callable[[], Any], timeout_s: float = 120.0) -> Any:
             return there
         time.sleep(0.05)
     raise AssertionError("It did not come.")
+
+
+@pytest.mark.slow
+def test_the_demo_moves_its_photo_as_asked_and_says_what_it_measured(run_command: Run, tmp_path: Path) -> None:
+    answer = run_command("demo", "--data", tmp_path, "--threads", "1")
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads((tmp_path / "demo.json").read_text())
+    assert report["matches"] is True
+    assert report["measured"]["words"] == "pan left"
+    assert "Measured in the video: pan left, which is what the prompt asks for." in answer.stdout
+    assert (tmp_path / "demo.mp4").read_bytes()[4:8] == b"ftyp"
+    assert report["receipt"]["parameters"]["seed"] == 7
+
+
+def test_a_demo_that_moves_otherwise_than_asked_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    still = Motion(dx=0.1, dy=0.0, log_zoom=0.0, rotation=0.0, psnr=30.0)
+    asked = expected_motion("zoom in")
+    assert asked is not None
+    receipt = {
+        "parameters": {"num_frames": 17, "width": 160, "height": 96, "seed": 7},
+        "total_s": 3.0,
+    }
+    made = Demonstration(
+        picture=Path("a.jpg"), prompt="zoom in", measured=still, asked=asked, matches=False, receipt=receipt
+    )
+    monkeypatch.setattr("videoserve.demo.run.demonstrate", lambda *_: made)
+    answer = CliRunner().invoke(app, ["demo", "-o", str(tmp_path / "demo.mp4")])
+    assert answer.exit_code == 1
+    assert "Measured in the video: static, but the prompt asks for zoom in." in answer.stdout

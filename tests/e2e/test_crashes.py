@@ -51,7 +51,7 @@ def test_kill_of_a_worker_in_any_stage_loses_nothing_of_five_jobs(server: Any, p
     assert server.content(victim) == server.content(undisturbed)
     if stage == "denoise":
         # It went on from a checkpoint rather than from the beginning.
-        assert server.receipt(victim)["resumed"] != []
+        assert server.receipt(victim)["resumed_from"] != []
 
 
 def test_kill_of_an_api_process_is_seen_through_by_clients_that_poll(server: Any, picture: bytes) -> None:

@@ -46,7 +46,7 @@ def test_a_job_survives_a_drain_a_restart_and_the_death_of_the_supervisor(
     server.start()
     assert server.finished(long)["status"] == "completed"
     assert server.finished(waiting)["status"] == "completed"
-    resumed = server.receipt(long)["resumed"]
+    resumed = server.receipt(long)["resumed_from"]
     assert len(resumed) == 2
     # Drained at 20 % or later of 80 steps, and never taken back behind that.
     assert 8 <= resumed[0] <= resumed[1] < 80

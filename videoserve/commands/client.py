@@ -40,11 +40,12 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
 
-    def create(self, image: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    def create(self, image: Path, fields: dict[str, Any], once: str) -> dict[str, Any]:
+        """Queues a video. Calling again with the same `once` answers with the same video."""
+        data = {name: str(value) for name, value in fields.items()}
         with image.open("rb") as file:
-            return self._json(
-                "POST", "/v1/videos", data={k: str(v) for k, v in fields.items()}, files={"input_reference": file}
-            )
+            files = {"input_reference": file}
+            return self._json("POST", "/v1/videos", data=data, files=files, headers={"Idempotency-Key": once})
 
     def get(self, video_id: str) -> dict[str, Any]:
         return self._json("GET", f"/v1/videos/{video_id}")

@@ -3,6 +3,8 @@
 import json
 import os
 import tempfile
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,13 +74,15 @@ def _here(settings: Settings, image: Path, fields: dict[str, Any], output: Path)
 
 
 def _on_server(server: str, key: str | None, image: Path, fields: dict[str, Any], output: Path) -> dict[str, Any]:
-    from videoserve.commands.client import Client
+    from videoserve.commands.client import Client, Refused
     from videoserve.commands.progress import VideoProgress
     from videoserve.errors import JobFailed
 
+    once = uuid.uuid4().hex
+    video: dict[str, Any] = {}
     with Client(server, key) as client, VideoProgress() as progress:
-        video = client.create(image, fields)
         try:
+            video = client.create(image, fields, once)
             for sentence in video["adjustments"]:
                 progress.say(sentence)
             for event in client.events(video["id"]):
@@ -86,7 +90,11 @@ def _on_server(server: str, key: str | None, image: Path, fields: dict[str, Any]
                 if event.kind == "failed":
                     raise JobFailed(event.data["code"], event.data["message"])
         except KeyboardInterrupt:
-            client.cancel(video["id"])
+            # The answer may have been on its way: the same request under the same key gets the same job.
+            video = video or client.create(image, fields, once)
+            # Refused where it has just ended.
+            with suppress(Refused):
+                client.cancel(video["id"])
             raise
         place(client.content(video["id"]), output)
         return client.receipt(video["id"])

@@ -23,6 +23,7 @@ def serve(
         for name, value in settings.model_dump(mode="json").items():
             typer.echo(f"{name} = {_toml(value)}  # {source[name]}")
         return
+    from videoserve.errors import ServeError
     from videoserve.folder import FolderInUse
     from videoserve.listen import CannotListen
     from videoserve.logs import start_logs
@@ -34,7 +35,7 @@ def serve(
         asyncio.run(run_supervisor(settings))
     except (CannotServe, CannotListen, FolderInUse, ProcessRefused, ValueError) as error:
         raise leave(error, CALL) from None
-    except (GaveUp, RuntimeError) as error:
+    except (GaveUp, RuntimeError, ServeError) as error:
         raise leave(error, FAILED) from None
 
 

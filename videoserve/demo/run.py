@@ -56,7 +56,7 @@ class Demonstration:
 def demonstrate(
     settings: Settings, picture: Path, prompt: str, video: Path, tell: Callable[[Event], None]
 ) -> Demonstration:
-    """Writes the mp4 to `video`, and beside it a .json with the report. Raises ValueError when `prompt` names no motion.
+    """Writes the mp4 to `video`, and beside it a .json with the report. ValueError for a prompt that names no motion.
 
     Raises ServeError for a picture that cannot be used, JobFailed when the generation fails.
     """
