@@ -12,6 +12,8 @@ from videoserve.video.run import Record
 
 _CLEAR = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
+# A plain RuntimeError is all that the CPU allocator and cuBLAS raise.
+_REFUSED = ("DefaultCPUAllocator", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 # Writing this resets the kernel's record of the largest resident size; see proc(5).
 _RESET_PEAK = "5"
 
@@ -49,7 +51,7 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that an allocation was refused, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _REFUSED)
 
 
 def release(device: torch.device) -> None:
