@@ -1,13 +1,12 @@
 """What happened to a job, in order, for those who follow it; and the bell that tells workers of new work."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from videoserve.broker.calls import Calls, Policy
 from videoserve.broker.keys import KEYS
-from videoserve.broker.link import Link
+from videoserve.broker.link import SHORT_S, Link
 from videoserve.types import Event
 
 # How long a reader waits before it looks whether the job is still there.
@@ -57,9 +56,7 @@ class EventCalls(Calls):
 
     async def _news(self, stream: str, after: str, timeout: float) -> list[tuple[str, dict[str, str]]]:
         async def read() -> Any:
-            # The guard is for a server that is stopped rather than gone: nothing would end the read.
-            async with asyncio.timeout(timeout + 5):
-                return await self._link.waiting.xread({stream: after}, block=max(1, round(1000 * timeout)))
+            return await self._link.waiting.xread({stream: after}, block=max(1, round(1000 * timeout)))
 
-        reply = await self._link.patiently(read)
+        reply = await self._link.patiently(read, within_s=timeout + SHORT_S)
         return cast(list[tuple[str, dict[str, str]]], reply[0][1]) if reply else []

@@ -19,35 +19,40 @@ from videoserve.errors import FenceLost, ServeError
 
 # BusyLoadingError (the server reads its log after a restart) is a ConnectionError.
 AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
+SHORT_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.01
 LONGEST_PAUSE_S: Final = 0.25
 
 
 class Link:
-    """Two pools to one server: short calls with a time limit, and reads that wait for news without one."""
+    """Two pools to one server: for short calls, and for reads that wait for news and hold their connection."""
 
     def __init__(self, url: str, retry_s: float):
         self._retry_s = retry_s
         self._scripts = read_scripts()
-        self.short: Redis = _client(url, connections=32, timeout=5.0)
-        self.waiting: Redis = _client(url, connections=4096, timeout=None)
+        self.short: Redis = _client(url, connections=32)
+        self.waiting: Redis = _client(url, connections=4096)
 
     async def close(self) -> None:
         await self.short.aclose()
         await self.waiting.aclose()
 
-    async def patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def patiently(self, call: Callable[[], Awaitable[Any]], *, within_s: float = SHORT_S) -> Any:
         """The answer of `call`, which is made again with growing pauses for as long as the server is away.
 
         Any, because redis-py's types cannot tell that our answers are decoded text. Only for calls that may be
-        applied twice. Raises ServeError 503 `retry_s` seconds after the first failure.
+        applied twice. A server that is stopped rather than gone counts as away after `within_s` seconds. Raises
+        ServeError 503 `retry_s` seconds after the first failure.
         """
         loop = asyncio.get_running_loop()
         end = math.inf
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await call()
+                # redis-py's own time limit is asyncio.wait_for, a task for each call, and up to Python 3.11 one that
+                # swallows a cancellation that comes together with the answer.
+                async with asyncio.timeout(within_s):
+                    return await call()
             except AWAY as error:
                 # Not from the beginning: a read that waits for news may have waited long before the server went.
                 end = min(end, loop.time() + self._retry_s)
@@ -80,14 +85,14 @@ class Link:
             return cast(str, await self.short.eval(script.text, 0, nonce, parameters))
 
 
-def _client(url: str, *, connections: int, timeout: float | None) -> Redis:
+def _client(url: str, *, connections: int) -> Redis:
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
         timeout=5,
         protocol=2,
         decode_responses=True,
-        socket_timeout=timeout,
+        socket_timeout=None,
         socket_connect_timeout=2.0,
         # Link.patiently is the one place that tries again.
         retry=Retry(NoBackoff(), 0),

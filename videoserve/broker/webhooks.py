@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
+from videoserve.broker.link import SHORT_S
 
 GROUP: Final = "deliverers"
 
@@ -55,7 +56,7 @@ class WebhookCalls(Calls):
                     GROUP, consumer, {KEYS["webhooks"]: ">"}, count=count, block=block
                 )
 
-            reply = await self._link.patiently(read)
+            reply = await self._link.patiently(read, within_s=timeout + SHORT_S)
             entries = reply[0][1] if reply else []
         return [
             Delivery(entry=entry, job_id=told["job"], event=told["event"], attempt=int(told["attempt"]) + 1)
