@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "VIDEOSERVE_"
+WORKER_NEEDS_REDIS = "A worker needs its server's Redis: pass --redis-url or set VIDEOSERVE_REDIS_URL."
 
 
 def _split(value: Any) -> Any:

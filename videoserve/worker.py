@@ -19,7 +19,7 @@ from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
 from videoserve.broker.state import Claim
 from videoserve.card import ModelCard, resolve_model
-from videoserve.config import Settings, load_settings
+from videoserve.config import WORKER_NEEDS_REDIS, Settings, load_settings
 from videoserve.engine_thread import EngineThread
 from videoserve.errors import FenceLost, JobFailed, ServeError
 from videoserve.files import FileStore
@@ -270,7 +270,7 @@ def run_worker(settings: Settings) -> int:
     quiet()
     try:
         if settings.redis_url is None:
-            raise ValueError("A worker needs its server's Redis: pass --redis-url or set VIDEOSERVE_REDIS_URL.")
+            raise ValueError(WORKER_NEEDS_REDIS)
         parts = prepare(settings)
     except ValueError as error:
         log.error(str(error))

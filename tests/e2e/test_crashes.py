@@ -79,7 +79,7 @@ def test_fifty_cancels_leave_memory_flat_and_the_next_job_right(server: Any, pic
     settled = resident_bytes(server)
     for number in range(50):
         # Spread over the life of a job, the same in every run: queue, encode, denoise, decode, write.
-        cancel_after(server, picture, fields, (0.017 * number) % 0.8)
+        cancel_after(server, picture, fields, (0.017 * number) % 0.5)
     grown = resident_bytes(server) - settled
     after = server.submit(picture, **fields)
     assert server.finished(after)["status"] == "completed"
@@ -106,7 +106,7 @@ def resident_bytes(server: Any) -> int:
 def test_the_late_result_of_a_worker_stopped_past_its_lease_is_refused(
     make_server: Callable[..., Any], picture: bytes
 ) -> None:
-    server = make_server("--lease-s", "2", "--checkpoint-steps", "2", "--workers", "2").start()
+    server = make_server("--lease-s", "4", "--checkpoint-steps", "2", "--workers", "2").start()
     fields = VICTIMS["denoise"] | {"seed": 11}
     video = server.submit(picture, **fields)
     server.until(video, lambda found: found["progress"] >= 20)

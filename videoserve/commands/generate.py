@@ -60,15 +60,17 @@ def generate(
 def _here(settings: Settings, image: Path, fields: dict[str, Any], output: Path) -> dict[str, Any]:
     from videoserve.commands.progress import VideoProgress
     from videoserve.files import FileStore
+    from videoserve.generate import make_job
 
     with tempfile.TemporaryDirectory(prefix="videoserve-") as folder, VideoProgress() as progress:
-        from videoserve.generate import make_job, run_job
-
         files = FileStore(Path(folder))
         job = make_job(settings, files, image.read_bytes(), fields)
         for sentence in job.plan["adjustments"]:
             progress.say(sentence)
-        done = run_job(settings, files, job, progress.tell)
+        # Seconds of imports: only for a request that can be done.
+        from videoserve.render import render
+
+        done = render(settings, files, job, progress.tell)
         place(done.video.read_bytes(), output)
     return done.receipt
 

@@ -9,7 +9,7 @@ import typer
 
 from videoserve.commands.exits import CALL, FAILED, leave
 from videoserve.commands.options import takes_settings
-from videoserve.config import Settings
+from videoserve.config import WORKER_NEEDS_REDIS, Settings
 
 
 @takes_settings()
@@ -42,6 +42,8 @@ def serve(
 @takes_settings()
 def worker(settings: Settings) -> None:
     """Run one worker for a server elsewhere that shares its --redis-url and its --data folder."""
+    if settings.redis_url is None:
+        raise leave(WORKER_NEEDS_REDIS, CALL)
     from videoserve.worker import run_worker
 
     code = run_worker(settings)

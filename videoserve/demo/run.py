@@ -10,8 +10,9 @@ from typing import Any
 from videoserve.config import Settings
 from videoserve.demo.motion import Motion, expected_motion, matches, measure_motion
 from videoserve.files import FileStore
-from videoserve.generate import make_job, run_job
+from videoserve.generate import make_job
 from videoserve.media.mp4 import read_frames
+from videoserve.render import render
 from videoserve.types import Event
 
 PICTURE = Path(__file__).parent / "pictures" / "china.jpg"
@@ -67,7 +68,7 @@ def demonstrate(
     with TemporaryDirectory(prefix="videoserve-") as folder:
         files = FileStore(Path(folder))
         job = make_job(settings, files, picture.read_bytes(), {"prompt": prompt, "seed": SEED})
-        done = run_job(settings, files, job, tell)
+        done = render(settings, files, job, tell)
         measured = measure_motion(read_frames(done.video))
         video.write_bytes(done.video.read_bytes())
     made = Demonstration(
