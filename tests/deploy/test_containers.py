@@ -34,7 +34,7 @@ def stage(name: str) -> list[list[str]]:
 
 
 def parses(arguments: list[str]) -> None:
-    """Lets the real command line read the arguments; click raises on an unknown command, option or value."""
+    """Lets the real command line read the arguments; an unknown command, option or value raises."""
     command: Any = typer.main.get_command(cli.app)
     context = command.make_context("videoserve", list(arguments))
     while context._protected_args or context.args:
@@ -98,7 +98,7 @@ def test_readme_commands_exist(command: list[str]) -> None:
 
 def test_unknown_command_would_be_noticed() -> None:
     for wrong in (["serve", "--wrokers", "0"], ["sevre"], ["keys", "ad", "me"]):
-        with pytest.raises(Exception, match=r"(?i)no such (option|command)"):
+        with pytest.raises(Exception, match=r"(?i)no such (option|command)|^2$"):
             parses(wrong)
 
 
