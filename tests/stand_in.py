@@ -78,7 +78,7 @@ class StandInThread(threading.Thread):
         super().__init__(daemon=True)
         self._url = redis_url
         self._files = FileStore(data / "files")
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -86,15 +86,16 @@ class StandInThread(threading.Thread):
     async def _run(self) -> None:
         broker = Broker.connect(self._url, lease_s=10.0, max_attempts=3, aging_s=60.0, retention_s=3600.0)
         working = asyncio.create_task(StandIn(broker, self._files).run())
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             await asyncio.sleep(0.02)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
         await broker.close()
 
     def end(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join(timeout=10)
+        assert not self.is_alive(), "The stand-in did not end."
 
 
 def outputs(files: FileStore) -> dict[str, Output]:

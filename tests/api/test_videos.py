@@ -1,0 +1,182 @@
+"""Reading videos, plans, the answer that is the video, and who sees what."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from videoserve.api.keys import create_key
+from videoserve.broker import Broker
+from videoserve.types import Appetite, Event
+
+pytestmark = pytest.mark.anyio
+Make = Callable[..., Awaitable[dict[str, Any]]]
+KEYS = {
+    "id", "object", "model", "status", "progress", "prompt", "size", "seconds", "created_at", "completed_at",
+    "expires_at", "remixed_from_video_id", "error", "stage", "eta_s", "queue_position", "fps", "num_frames", "width",
+    "height", "seed", "adjustments", "receipt", "metadata", "user", "siblings",
+}  # fmt: skip
+
+
+async def slow_way(client: httpx.AsyncClient, video_id: str) -> httpx.Response:
+    """The same route as the router finds it: PollRoute answers GET only, the trailing query changes nothing."""
+    app: FastAPI = client._transport.app  # type: ignore[attr-defined]
+    poll = app.middleware_stack
+    while type(poll).__name__ != "PollRoute":
+        poll = getattr(poll, "app", None) or poll._app  # type: ignore[union-attr]
+    transport = httpx.ASGITransport(_WithState(app, poll._app))  # type: ignore[union-attr]
+    async with httpx.AsyncClient(transport=transport, base_url=str(client.base_url)) as slow:
+        return await slow.get(f"/v1/videos/{video_id}")
+
+
+class _WithState:
+    def __init__(self, app: FastAPI, inner: Any):
+        self._app = app
+        self._inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["app"] = self._app
+        await self._inner(scope, receive, send)
+
+
+async def test_every_state_by_both_ways(client: httpx.AsyncClient, make_video: Make, broker: Broker) -> None:
+    video_id = (await make_video(seed=1))["id"]
+
+    async def same() -> dict[str, Any]:
+        fast, slow = await client.get(f"/v1/videos/{video_id}"), await slow_way(client, video_id)
+        for _ in range(100):
+            if fast.json() == slow.json():
+                break
+            # Changes are told over another connection, in a moment.
+            await asyncio.sleep(0.01)
+            fast = await client.get(f"/v1/videos/{video_id}")
+        assert (fast.status_code, fast.json(), fast.headers) == (slow.status_code, slow.json(), slow.headers)
+        assert set(fast.json()) in (KEYS, {"error"})
+        return fast.json()  # type: ignore[no-any-return]
+
+    assert (await same())["queue_position"] == 1
+    claim = await broker.claim("video", "w", Appetite(idle=True))
+    assert claim is not None
+    assert (await same())["status"] == "in_progress"
+    data = {"progress": 42, "step": 9, "steps": 20, "eta_s": 3.3}
+    told = [Event(job_id=video_id, kind="stage", data={"stage": "denoise"})]
+    await broker.record(video_id, claim.fence, [*told, Event(job_id=video_id, kind="progress", data=data)])
+    video = await same()
+    assert (video["progress"], video["stage"], video["eta_s"]) == (42, "denoise", 3.3)
+    assert (await client.get(f"/v1/videos/{video_id}")).headers["openai-poll-after-ms"] == "330"
+    await broker.finish(video_id, claim.fence, {}, {"version": 1})
+    video = await same()
+    assert (video["status"], video["progress"], video["receipt"]) == ("completed", 100, {"version": 1})
+    await broker.delete(video_id)
+    assert (await same())["error"]["code"] == "not_found"
+
+
+async def test_receipt(client: httpx.AsyncClient, make_video: Make, wait_for: Make, worker: object) -> None:
+    video = await wait_for((await make_video())["id"], "completed")
+    receipt = (await client.get(f"/v1/videos/{video['id']}/receipt")).json()
+    assert receipt == video["receipt"]
+    assert receipt["stages"]["denoise"] == 0.08
+
+
+async def test_sync(client: httpx.AsyncClient, data_url: str, worker: object) -> None:
+    answer = await client.post("/v1/videos/sync", json={"prompt": "pan", "input_reference": data_url})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
+    assert answer.content[4:8] == b"ftyp"
+    assert answer.headers["x-model"] == "demo"
+    assert answer.headers["x-inference-time-s"] == "0.110"
+    assert answer.headers["x-peak-memory-mb"] == "3.0"
+    assert json.loads(answer.headers["x-stage-durations"])["denoise"] == 0.08
+    again = await client.get(f"/v1/videos/{answer.headers['x-request-id']}/content")
+    assert again.content == answer.content
+
+
+async def test_sync_that_fails(client: httpx.AsyncClient, data_url: str, worker: object) -> None:
+    answer = await client.post("/v1/videos/sync", json={"prompt": "fail", "input_reference": data_url})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "numerical_error")
+    answer = await client.post("/v1/videos/sync", json={"prompt": "", "input_reference": data_url, "n": 2})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "n")
+
+
+async def test_sync_that_is_cancelled_or_deleted(
+    client: httpx.AsyncClient, data_url: str, worker: object, wait_for: Make
+) -> None:
+    for end in (client.post, client.delete):
+        waiting = asyncio.create_task(
+            client.post("/v1/videos/sync", json={"prompt": "wait", "input_reference": data_url})
+        )
+        while not (listed := (await client.get("/v1/videos?status=in_progress")).json()["data"]):
+            await asyncio.sleep(0.01)
+        path = f"/v1/videos/{listed[0]['id']}"
+        await end(path + ("/cancel" if end == client.post else ""))
+        async with asyncio.timeout(10):
+            answer = await waiting
+        assert answer.status_code == 409
+
+
+async def test_sync_whose_client_leaves(app: FastAPI, broker: Broker, data_url: str) -> None:
+    """Driven by hand: the request's body, then the news that its client has gone."""
+    body = json.dumps({"prompt": "wait", "input_reference": data_url}).encode()
+    gone = asyncio.Event()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/videos/sync", "raw_path": b"",
+        "query_string": b"", "headers": headers, "scheme": "http", "server": ("localhost", 80), "client": ("a", 1),
+        "root_path": "", "asgi": {"version": "3.0"},
+    }  # fmt: skip
+    serving = asyncio.create_task(app(scope, receive, send))
+    while not (found := (await broker.list("local"))[0]):
+        await asyncio.sleep(0.01)
+    gone.set()
+    async with asyncio.timeout(5):
+        await serving
+    state = await broker.get(found[0][0].id)
+    assert state is not None
+    assert state[1].error == {"code": "cancelled", "message": "The job was cancelled."}
+
+
+async def test_plan(client: httpx.AsyncClient, data_url: str) -> None:
+    body = {"prompt": "pan", "input_reference": data_url, "num_frames": 15, "seed": 3, "n": 2}
+    answer = (await client.post("/v1/plan", json=body)).json()
+    assert answer["estimate_s"] is None
+    assert [plan["seed"] for plan in answer["plans"]] == [3, 4]
+    assert answer["plans"][0]["latent_shape"] == [32, 4, 12, 20]
+    assert (await client.get("/v1/videos")).json()["data"] == []
+
+
+async def test_clients_do_not_see_each_other(
+    client: httpx.AsyncClient, make_video: Make, broker: Broker, data_url: str
+) -> None:
+    mine, theirs = [{"Authorization": f"Bearer {await create_key(broker, name)}"} for name in ("me", "them")]
+    await asyncio.sleep(0.3)
+    body = {"prompt": "pan", "input_reference": data_url}
+    video = (await client.post("/v1/videos", json=body, headers=mine | {"Idempotency-Key": "k"})).json()
+    other = (await client.post("/v1/videos", json=body, headers=theirs | {"Idempotency-Key": "k"})).json()
+    assert video["id"] != other["id"]
+    path = f"/v1/videos/{video['id']}"
+    assert (await client.get(path, headers=mine)).status_code == 200
+    for method, suffix in (
+        ("GET", ""), ("GET", "/content"), ("GET", "/events"), ("GET", "/receipt"), ("POST", "/cancel"), ("DELETE", ""),
+    ):  # fmt: skip
+        answer = await client.request(method, path + suffix, headers=theirs)
+        assert answer.status_code == 404, (method, suffix)
+    assert (await client.post(f"{path}/remix", json={"prompt": ""}, headers=theirs)).status_code == 404
+    assert (await client.get(f"/v1/videos?after={video['id']}", headers=theirs)).status_code == 404
+    assert [v["id"] for v in (await client.get("/v1/videos", headers=theirs)).json()["data"]] == [other["id"]]
+    answer = await client.get(path)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
+    assert answer.headers["www-authenticate"] == "Bearer"
