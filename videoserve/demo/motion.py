@@ -27,11 +27,10 @@ STARTS = 6
 ROUNDS = 12
 # A path that leaves fewer pixels than this share in view explains nothing.
 LEAST_VIEW = 0.25
-# A motion of one unit is the demo's normal speed. `matches` and `Motion.words` count from these.
+# A motion of one unit is the demo's normal speed.
 UNITS = np.array([PAN["normal"], PAN["normal"], ZOOM["normal"], TURN["normal"]])
-NAMED_FLOOR = 0.2
-UNNAMED_CEILING = 0.5
-STATIC_CEILING = 0.2
+SEEN_FLOOR = 0.2
+SEEN_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +54,28 @@ class Motion:
         return strength
 
     @property
+    def directions(self) -> tuple[int, int, int, int]:
+        """Signs of (dx, dy, log_zoom, rotation), 0 for a part too weak to be seen.
+
+        A part is seen when it reaches 0.2 of the demo's normal speed (24 px, log zoom 0.34, 18 degrees over the clip)
+        and a third of the strongest part.
+        """
+        size = np.abs(self.strength)
+        seen = np.sign(self.strength) * (size >= max(SEEN_FLOOR, SEEN_SHARE * float(size.max())))
+        dx, dy, zoom, turn = (int(sign) for sign in seen)
+        return dx, dy, zoom, turn
+
+    @property
     def words(self) -> str:
         """The directions as prompts say them, the camera's for pans: "pan left", "zoom in, pan up", "static"."""
-        dx, dy, zoom, turn = self.strength
-        floor = max(STATIC_CEILING, UNNAMED_CEILING * float(np.abs(self.strength).max()))
-        parts = []
-        if abs(zoom) > floor:
-            parts.append("zoom in" if zoom > 0 else "zoom out")
-        pans = []
-        if abs(dy) > floor:
-            pans.append("up" if dy > 0 else "down")
-        if abs(dx) > floor:
-            pans.append("left" if dx > 0 else "right")
-        if pans:
-            parts.append("pan " + " and ".join(pans))
-        if abs(turn) > floor:
-            parts.append("rotate clockwise" if turn > 0 else "rotate counterclockwise")
-        return ", ".join(parts) or "static"
+        dx, dy, zoom, turn = self.directions
+        pans = [word for word in ({1: "up", -1: "down"}.get(dy), {1: "left", -1: "right"}.get(dx)) if word]
+        parts = [
+            {1: "zoom in", -1: "zoom out"}.get(zoom),
+            "pan " + " and ".join(pans) if pans else None,
+            {1: "rotate clockwise", -1: "rotate counterclockwise"}.get(turn),
+        ]
+        return ", ".join(part for part in parts if part) or "static"
 
 
 def measure_motion(frames: NDArray[np.uint8]) -> Motion:
@@ -109,20 +113,14 @@ def expected_motion(prompt: str) -> Motion | None:
 def matches(prompt: str, motion: Motion) -> bool:
     """Whether a measured motion goes where the prompt says, whatever its speed.
 
-    In units of the demo's normal speed (24 px, log zoom 0.34, 18 degrees): every part the prompt names must go its way
-    by at least 0.2, and every part it does not name must stay below half of the strongest named part. For a prompt
-    that asks for stillness every part must stay below 0.2. Raises ValueError when the prompt names no motion.
+    The parts that are seen (`Motion.directions`: at least 0.2 of the normal speed and a third of the strongest part)
+    must be those the prompt names, each with its sign; for a prompt that asks for stillness none may be seen. Raises
+    ValueError when the prompt names no motion.
     """
     expected = expected_motion(prompt)
     if expected is None:
         raise ValueError(f"The prompt {prompt!r} names no motion, so no clip can be measured against it.")
-    sign, strength = np.sign(expected.strength), motion.strength
-    named = sign != 0
-    if not named.any():
-        return bool(np.abs(strength).max() < STATIC_CEILING)
-    along = strength[named] * sign[named]
-    others = np.abs(strength[~named])
-    return bool(along.min() >= NAMED_FLOOR and (others < UNNAMED_CEILING * along.max()).all())
+    return motion.directions == expected.directions
 
 
 def luma(frames: NDArray[np.uint8]) -> Floats:

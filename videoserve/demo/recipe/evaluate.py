@@ -49,6 +49,7 @@ class Trial:
     seed: int
     right: bool
     seen: str
+    strength: list[float]
     psnr: float
     seconds: float
 
@@ -104,6 +105,7 @@ def judge(pipeline: Any, image: Image.Image, name: str, prompt: str, label: Labe
         seed=seed,
         right=matches(prompt, motion),
         seen=motion.words,
+        strength=[round(part, 3) for part in motion.strength.tolist()],
         psnr=psnr,
         seconds=seconds,
     )
