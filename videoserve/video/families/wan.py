@@ -94,19 +94,15 @@ class WanTransformer:
         frame_index = torch.zeros(frames, dtype=torch.int64, device=self.device)
         frame_index[1:] = int(self.clean_first_frame)
         time, steps = self.embed_timesteps(timesteps.to(self.device))
+        # Guidance branches differ by their text only, so they part at the first cross-attention.
+        first = self.blocks[0]
+        x = first.self_attention(x, first.modulation(steps), frame_index, turns)
+        x, time, steps = (t.repeat_interleave(context.branches, dim=0) for t in (x, time, steps))  # [R, ...]
         for layer, block in enumerate(self.blocks):
-            # Guidance branches differ by their text only: they part at the first cross-attention.
-            if layer == 0:
-                x = block.self_attention(x, block.modulation(steps), frame_index, turns)
-                x = x.repeat_interleave(context.branches, dim=0)  # [R, S, C]
-                steps = steps.repeat_interleave(context.branches, dim=0)
-                time = time.repeat_interleave(context.branches, dim=0)
-                table = block.modulation(steps)
-            else:
-                table = block.modulation(steps)
+            table = block.modulation(steps)
+            if layer > 0:
                 x = block.self_attention(x, table, frame_index, turns)
-            image_keys = (context.image_keys[layer], context.image_values[layer]) if context.image_keys else None
-            x = block.cross_attention(x, (context.keys[layer], context.values[layer]), context.key_bias, image_keys)
+            x = block.cross_attention(x, context, layer)
             x = block.feed_forward(x, table, frame_index)
         return self.unpatch(self.project_out(x, time, frame_index), grid)
 
