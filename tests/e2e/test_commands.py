@@ -126,6 +126,9 @@ def test_generate_here_and_on_a_server_make_the_same_file(
     assert json.loads(there.stdout)["parameters"] == receipt["parameters"]
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
+    # The worker's counts, as an API process shows them.
+    wait_for(lambda: 'videoserve_jobs_total{kind="video",outcome="completed"' in server.http.get("/metrics").text)
+
     video = json.loads(there.stdout)["job"]
     assert video in run_command("jobs", "ls", "--server", server.url).stdout
     assert json.loads(run_command("jobs", "show", video, "--server", server.url).stdout)["status"] == "completed"
