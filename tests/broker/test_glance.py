@@ -1,12 +1,12 @@
 """Reading from memory: cheap, and never older than the last change for longer than a blink."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from videoserve.broker import Broker
+from videoserve.broker import Broker, glance
 from videoserve.types import Appetite, Event, Job
 
 pytestmark = pytest.mark.anyio
@@ -31,10 +31,10 @@ async def test_an_unchanged_job_costs_no_call(
     first = await broker.glance("a", "t")
     assert first == await broker.get("a")
 
-    async def hmget(*told: object) -> None:
+    async def get_many(*told: object) -> None:
         raise AssertionError("Redis was asked.")
 
-    monkeypatch.setattr(broker._link.short, "hmget", hmget)
+    monkeypatch.setattr(broker, "get_many", get_many)
     assert await broker.glance("a", "t") == first
     assert await broker.glance("a") == first
     assert await broker.glance("a", "other") is None
@@ -85,14 +85,14 @@ async def test_a_reading_that_a_change_overtook_is_not_kept(
 ) -> None:
     await broker.submit([make_job("a")], **ROOMY)
     await hear(broker)
-    real, held = broker._link.short.hmget, asyncio.Event()
+    real, held = broker.get_many, asyncio.Event()
 
-    async def slow(*told: object) -> object:
-        answer = await real(*told)  # type: ignore[arg-type]
+    async def slow(job_ids: Sequence[str]) -> object:
+        answer = await real(job_ids)
         await held.wait()
         return answer
 
-    monkeypatch.setattr(broker._link.short, "hmget", slow)
+    monkeypatch.setattr(broker, "get_many", slow)
     glance = asyncio.create_task(broker.glance("a"))
     await asyncio.sleep(0.05)
     await broker.claim("video", "w", IDLE)
@@ -102,3 +102,65 @@ async def test_a_reading_that_a_change_overtook_is_not_kept(
     found = await broker.glance("a")
     assert found is not None
     assert found[1].status == "in_progress"
+
+
+async def test_places_of_waiting_jobs_are_renewed(
+    broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glance, "BEAT_S", 0.05)
+    await broker.submit([make_job(job_id, created_at=float(number)) for number, job_id in enumerate("abc")], **ROOMY)
+    await hear(broker)
+    for place, job_id in enumerate("abc", 1):
+        found = await broker.glance(job_id)
+        assert found is not None
+        assert found[1].queue_position == place
+    # Reads of the job itself are not what renews a place.
+    monkeypatch.setattr(broker, "get_many", None)
+    await broker.claim("video", "w", IDLE)
+    async with asyncio.timeout(5):
+        while (found := await broker.glance("c")) is None or found[1].queue_position != 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_shown_without_a_sign_of_life(
+    broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glance, "BEAT_S", 0.05)
+    monkeypatch.setattr(glance, "ALIVE_S", 0.5)
+    await broker.submit([make_job("a")], **ROOMY)
+    await hear(broker)
+    await broker.glance("a")
+    reads = 0
+    real = broker.get_many
+
+    async def counted(job_ids: Sequence[str]) -> object:
+        nonlocal reads
+        reads += 1
+        return await real(job_ids)
+
+    monkeypatch.setattr(broker, "get_many", counted)
+    await asyncio.sleep(0.8)
+    await broker.glance("a")
+    assert reads == 0
+    # As if nothing came over the wire any more.
+    broker._heard_at -= 10
+    await broker.glance("a")
+    assert reads == 1
+
+
+async def test_many_at_once_are_one_call(broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"job{number}" for number in range(300)]
+    await broker.submit([make_job(job_id, created_at=float(n)) for n, job_id in enumerate(ids)], **ROOMY)
+    await hear(broker)
+    batches = []
+    real = broker.get_many
+
+    async def counted(job_ids: Sequence[str]) -> object:
+        batches.append(len(job_ids))
+        return await real(job_ids)
+
+    monkeypatch.setattr(broker, "get_many", counted)
+    found = await asyncio.gather(*(broker.glance(job_id) for job_id in [*ids, "nobody", *ids]))
+    assert [row and row[1].queue_position for row in found] == [*range(1, 301), None, *range(1, 301)]
+    assert sum(batches) == 301
+    assert len(batches) <= 2

@@ -2,31 +2,37 @@
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from videoserve.broker.calls import Policy
 from videoserve.broker.jobs import JobCalls
 from videoserve.broker.keys import KEYS
 from videoserve.broker.link import AWAY, Link
 from videoserve.broker.state import JobState
+from videoserve.errors import ServeError
 from videoserve.types import Job
 
 REMEMBERED: Final = 4096
-# A reading older than this is not used even when no change was told: a dead network tells nothing.
-FRESH_S: Final = 5.0
-# The place in the queue changes without a change of the job.
-FRESH_QUEUED_S: Final = 2.0
+# Without a sign of life from Redis for this long nothing is shown from memory: a dead network tells of no change.
+ALIVE_S: Final = 5.0
+# How often Redis is asked for a sign of life, and for the places of waiting jobs, which change without the job.
+BEAT_S: Final = 1.0
 RECONNECT_S: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
-    """A reading and the event loop's time until which it may be shown."""
+    """A reading; `asked` says whether anybody wanted it since the places were last renewed."""
 
     job: Job
     state: JobState
-    until: float
+    asked: bool = True
+
+
+Found = tuple[Job, JobState] | None
 
 
 class GlanceCalls(JobCalls):
@@ -34,20 +40,23 @@ class GlanceCalls(JobCalls):
         super().__init__(link, policy)
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._reading: dict[str, object] = {}
+        self._wanted: dict[str, asyncio.Future[Found]] = {}
+        self._fetching: asyncio.Task[None] | None = None
         self._listening = False
+        self._heard_at = float("-inf")
         self._listener: asyncio.Task[None] | None = None
 
     async def glance(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
         """What `get` answers, from memory for as long as Redis has told of no change.
 
-        A change made anywhere shows within about a millisecond, a queue position within two seconds.
+        A change made anywhere shows within about a millisecond, a queue position within about two seconds.
         """
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
-        now = asyncio.get_running_loop().time()
         seen = self._seen.get(job_id)
-        if seen is None or seen.until < now:
-            return await self._look(job_id, tenant, now)
+        if seen is None or self._heard_at + ALIVE_S < asyncio.get_running_loop().time():
+            return await self._look(job_id, tenant)
+        seen.asked = True
         return (seen.job, seen.state) if tenant is None or seen.job.tenant == tenant else None
 
     async def cancel(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState]:
@@ -67,11 +76,11 @@ class GlanceCalls(JobCalls):
         self._seen.pop(job_id, None)
         self._reading.pop(job_id, None)
 
-    async def _look(self, job_id: str, tenant: str | None, now: float) -> tuple[Job, JobState] | None:
+    async def _look(self, job_id: str, tenant: str | None) -> tuple[Job, JobState] | None:
         # A change told while this reading was under way takes the mark away: the reading may be the older one.
         mark = self._reading[job_id] = object()
         try:
-            found = await self.get(job_id)
+            found = await self._fetch(job_id)
         finally:
             current = self._reading.get(job_id) is mark
             if current:
@@ -80,34 +89,88 @@ class GlanceCalls(JobCalls):
             return None
         job, state = found
         if current and self._listening:
-            fresh = FRESH_QUEUED_S if state.status == "queued" else FRESH_S
-            self._seen[job_id] = Seen(job, state, now + fresh)
+            self._seen[job_id] = Seen(job, state)
             self._seen.move_to_end(job_id)
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
         return found if tenant is None or job.tenant == tenant else None
 
+    async def _fetch(self, job_id: str) -> Found:
+        """Reads with the next batch, so that any number of pollers keep one connection busy and not a pool of them."""
+        reading = self._wanted.setdefault(job_id, asyncio.get_running_loop().create_future())
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.create_task(self._fetch_wanted())
+        # Others may wait for the same reading.
+        return await asyncio.shield(reading)
+
+    async def _fetch_wanted(self) -> None:
+        while self._wanted:
+            batch, self._wanted = self._wanted, {}
+            try:
+                rows = await self.get_many(list(batch))
+                readings = {job_id: Seen(*row) for job_id, row in zip(batch, rows, strict=True) if row}
+                await self._renew_places(readings)
+            except ServeError as error:
+                for reading in batch.values():
+                    reading.set_exception(error)
+                    # Whoever asked may have left.
+                    reading.exception()
+                continue
+            for job_id, reading in batch.items():
+                seen = readings.get(job_id)
+                reading.set_result((seen.job, seen.state) if seen else None)
+
     async def _listen(self) -> None:
         while True:
+            beating = None
             try:
                 async with self._link.waiting.pubsub() as channel:
                     await channel.subscribe(KEYS["changed"])
+                    beating = asyncio.create_task(self._beat(channel))
                     async for message in channel.listen():
                         # The first message confirms the subscription: changes from here on are told.
                         self._listening = True
+                        self._heard_at = asyncio.get_running_loop().time()
                         if message["type"] == "message":
                             self._forget(message["data"])
             except AWAY:
                 pass
             finally:
+                if beating is not None:
+                    beating.cancel()
                 self._listening = False
                 self._seen.clear()
                 self._reading.clear()
             await asyncio.sleep(RECONNECT_S)
+
+    async def _beat(self, channel: Any) -> None:
+        """Ends with the first failure, which the listener, on the same connection, meets as well."""
+        with suppress(*AWAY):
+            while True:
+                await asyncio.sleep(BEAT_S)
+                await channel.ping()
+                asked = {job_id: seen for job_id, seen in self._seen.items() if seen.asked}
+                with suppress(ServeError):
+                    await self._renew_places(asked)
+
+    async def _renew_places(self, readings: Mapping[str, Seen]) -> None:
+        waiting = {job_id: seen for job_id, seen in readings.items() if seen.state.status == "queued"}
+        for kind in {seen.job.kind for seen in waiting.values()}:
+            ids = [job_id for job_id, seen in waiting.items() if seen.job.kind == kind]
+            answer = await self._link.transition("places", once=False, kind=kind, ids=ids)
+            for job_id, place in zip(ids, answer["places"], strict=True):
+                seen = waiting[job_id]
+                seen.asked = False
+                # A job that waits no longer is told as a change.
+                if place is not False and place + 1 != seen.state.queue_position:
+                    seen.state = replace(seen.state, queue_position=place + 1)
 
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
             self._listener = None
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.gather(self._fetching, return_exceptions=True)
         await self._link.close()

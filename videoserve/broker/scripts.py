@@ -20,6 +20,7 @@ NAMES: Final = (
     "delete",
     "expire",
     "list",
+    "places",
     "webhook_due",
     "webhook_settle",
 )
