@@ -74,8 +74,8 @@ class Meter:
     def _update(self, name: str, kind: str, labels: dict[str, str], change: Any) -> None:
         definition = DEFINITIONS[name]
         assert definition.kind == kind, f"{name} is a {definition.kind}"
-        assert set(labels) == set(definition.labels), f"{name} has the labels {definition.labels}"
-        place = (name, tuple(labels[label] for label in definition.labels))
+        assert len(labels) == len(definition.labels), f"{name} has the labels {definition.labels}"
+        place = (name, tuple([labels[label] for label in definition.labels]))
         with self._lock:
             self._samples[place] = change(self._samples.get(place, []))
 

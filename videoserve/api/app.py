@@ -30,7 +30,13 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
 
     Raises ValueError, a sentence, when the model directory cannot be read.
     """
-    app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, separate_input_output_schemas=False)
+    app = FastAPI(
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # Looked for anew with every request otherwise; /metrics is what this server measures by.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
     app.state.settings = settings
     app.state.broker = broker
     app.state.files = files

@@ -6,6 +6,7 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -148,6 +149,8 @@ def check_bind(settings: Settings, has_keys: bool) -> str | None:
     )
 
 
+# Asked about the same few names with every request.
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -157,6 +160,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)
 def _is_own_name(host_header: str, bound: str) -> bool:
     try:
         name = urlsplit(f"//{host_header}").hostname
