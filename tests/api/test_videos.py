@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from videoserve.api.keys import create_key
+from videoserve.api.poll import PollingApp
 from videoserve.broker import Broker
 from videoserve.types import Appetite, Event
 
@@ -23,24 +25,11 @@ KEYS = {
 
 
 async def slow_way(client: httpx.AsyncClient, video_id: str) -> httpx.Response:
-    """The same route as the router finds it: PollRoute answers GET only, the trailing query changes nothing."""
-    app: FastAPI = client._transport.app  # type: ignore[attr-defined]
-    poll = app.middleware_stack
-    while type(poll).__name__ != "PollRoute":
-        poll = getattr(poll, "app", None) or poll._app  # type: ignore[union-attr]
-    transport = httpx.ASGITransport(_WithState(app, poll._app))  # type: ignore[union-attr]
+    """By the router, as if there were no other way."""
+    app: PollingApp = client._transport.app  # type: ignore[attr-defined]
+    transport = httpx.ASGITransport(partial(FastAPI.__call__, app))
     async with httpx.AsyncClient(transport=transport, base_url=str(client.base_url)) as slow:
         return await slow.get(f"/v1/videos/{video_id}")
-
-
-class _WithState:
-    def __init__(self, app: FastAPI, inner: Any):
-        self._app = app
-        self._inner = inner
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope["app"] = self._app
-        await self._inner(scope, receive, send)
 
 
 async def test_every_state_by_both_ways(client: httpx.AsyncClient, make_video: Make, broker: Broker) -> None:

@@ -66,6 +66,8 @@ def _config(app: object, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_S,
+        # Well beyond the longest pause that clients are told to make between polls.
+        timeout_keep_alive=75,
     )
 
 

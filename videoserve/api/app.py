@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from videoserve.api import content, create, describe, errors, events, ops, page, videos
 from videoserve.api.auth import Authenticator
 from videoserve.api.measure import Measured, announce, api_process_id
-from videoserve.api.poll import PollRoute
+from videoserve.api.poll import PollingApp, Polls
 from videoserve.api.service import Service
 from videoserve.api.webhooks import Courier
 from videoserve.background import Background
@@ -30,7 +30,7 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
 
     Raises ValueError, a sentence, when the model directory cannot be read.
     """
-    app = FastAPI(
+    app = PollingApp(
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
@@ -45,12 +45,11 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
     app.state.meter = Meter()
     app.state.started_at = time.time()
     app.state.service = Service(settings=settings, broker=broker, files=files, card=app.state.card)
+    app.polls = Polls(app.state.service, app.state.meter)
     for module in (create, content, events, videos, ops, page):
         app.include_router(module.router)
     errors.install(app)
     describe.install(app)
-    # The last one added is the outermost.
-    app.add_middleware(PollRoute, service=app.state.service)
     app.add_middleware(Measured, meter=app.state.meter)
     return app
 

@@ -75,6 +75,11 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_crash(request: Request, error: Exception) -> JSONResponse:
+    return crash(request, error)
+
+
+def crash(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that met a bug; the log gets the trace."""
     log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
     message = "The server failed on this request; its log says why."
     return answer(ServeError(message, status=500, code="internal_error"))
