@@ -15,7 +15,7 @@ def test_demo(demo_model_dir: Path) -> None:
     card = ModelCard.read(demo_model_dir)
     assert (card.name, card.layout, card.experts) == ("demo", "wan22-ti2v", 1)
     assert (card.multiple, card.temporal_stride, card.latent_channels) == ((16, 16), 4, 32)
-    assert (card.num_frames, card.fps, card.steps, card.guidance, card.text_length) == (17, 8, 20, 3.0, 64)
+    assert (card.num_frames, card.fps, card.steps, card.guidance, card.text_length) == (17, 8, 20, 1.5, 64)
     assert card.sizes[0] == (128, 128)
 
 

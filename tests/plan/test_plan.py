@@ -37,7 +37,7 @@ def planned(card: ModelCard, image_size: tuple[int, int] = (256, 256), **fields:
 def test_defaults(card: ModelCard) -> None:
     plan = planned(card)
     assert (plan.width, plan.height, plan.num_frames, plan.fps, plan.steps) == (128, 128, 17, 8, 20)
-    assert (plan.guidance, plan.guidance_2, plan.boundary, plan.flow_shift) == (3.0, None, None, None)
+    assert (plan.guidance, plan.guidance_2, plan.boundary, plan.flow_shift) == (1.5, None, None, None)
     assert plan.latent_shape == (32, 5, 16, 16)
     assert plan.negative_prompt == ""
     assert plan.crf == 18

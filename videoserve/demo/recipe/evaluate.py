@@ -1,6 +1,6 @@
 """Held-out figures of a model: does it move as asked, how close is it to the true warp, how good is its VAE?
 
-python -m videoserve.demo.recipe.evaluate --work WORK [--model DIRECTORY] [--every 6] [--guidance 3] [--sheet FILE.png]
+python -m videoserve.demo.recipe.evaluate --work WORK [--model DIRECTORY] [--every 6] [--guidance 1.5] [--sheet FILE.png]
 
 Every trial goes through diffusers' own pipeline: one of 15 held-out pictures, one of 24 hand-written prompts, a seed.
 All 720 take more than an hour on two cores; --every N takes each N-th of them, the same ones for every model.
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=SHIPPED, help="diffusers directory")
     parser.add_argument("--vae", action=argparse.BooleanOptionalAction, default=True, help="measure the VAE too")
     parser.add_argument("--every", type=int, default=1, help="take each N-th trial")
-    parser.add_argument("--guidance", type=float, default=3.0)
+    parser.add_argument("--guidance", type=float, default=1.5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sheet", type=Path, help="write a contact sheet of the first trials")
     parser.add_argument("--out", type=Path, help="write every trial as JSON")
