@@ -144,6 +144,20 @@ def test_a_second_server_is_kept_out_of_the_folder_until_the_first_is_gone(tmp_p
     second.drop()
 
 
+def test_servers_that_share_a_folder_keep_one_out_that_shares_nothing(tmp_path: Path) -> None:
+    shared, too, alone = FolderLock(tmp_path, shared=True), FolderLock(tmp_path, shared=True), FolderLock(tmp_path)
+    shared.take()
+    too.take()
+    with pytest.raises(FolderInUse):
+        alone.take()
+    shared.drop()
+    too.drop()
+    alone.take()
+    with pytest.raises(FolderInUse):
+        shared.take()
+    alone.drop()
+
+
 def test_a_taken_port_a_strange_host_and_a_foreign_address_are_sentences() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -208,3 +222,21 @@ def test_workers_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_each(Settings(data=tmp_path, workers=2)) == max(1, cores // 2)
     assert threads_each(Settings(data=tmp_path, workers=64)) == max(1, cores // 64)
     assert threads_each(Settings(data=tmp_path, workers=2, threads=5)) == 5
+
+
+async def test_servers_with_a_redis_of_their_own_elsewhere_share_a_folder(tmp_path: Path) -> None:
+    """Two API replicas: one Redis, one folder of results; each is up while the other is."""
+    keeper = RedisKeeper(tmp_path / "redis")
+    (tmp_path / "redis").mkdir()
+    keeper.start()
+    try:
+        settings = Settings(data=tmp_path / "data", port=0, workers=0, redis_url=keeper.url)
+        replicas = [Supervisor(settings), Supervisor(settings)]
+        runs = [asyncio.create_task(replica.run()) for replica in replicas]
+        await until(lambda: all(replica._apis and replica._apis[0].pid for replica in replicas))
+        assert not any(run.done() for run in runs)
+        for replica in replicas:
+            replica._stop.set()
+        await asyncio.gather(*runs)
+    finally:
+        keeper.stop()

@@ -11,10 +11,14 @@ class FolderInUse(Exception):
 
 
 class FolderLock:
-    """Held from `take` until the process ends, however it ends: the kernel drops it with the open file."""
+    """Held from `take` until the process ends, however it ends: the kernel drops it with the open file.
 
-    def __init__(self, folder: Path):
+    `shared` admits others that are shared as well: servers that have one Redis, outside the folder.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False):
         self._folder = folder
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._file: IO[str] | None = None
 
     def take(self) -> None:
@@ -23,7 +27,7 @@ class FolderLock:
         # Closed by `drop`, or by the kernel when this process ends.
         file = (self._folder / "server.lock").open("a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, self._kind | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             pid = file.read().strip() or "unknown"

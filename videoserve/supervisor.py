@@ -46,7 +46,8 @@ class Supervisor:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._lock = FolderLock(settings.data)
+        # Servers with one Redis elsewhere share the folder of results as well; a private Redis shares nothing.
+        self._lock = FolderLock(settings.data, shared=settings.redis_url is not None)
         self._redis = None if settings.redis_url else RedisKeeper(settings.data)
         self._socket: socket.socket | None = None
         self._workers: list[Process] = []
