@@ -9,8 +9,10 @@ import diffusers
 import pytest
 import torch
 from diffusers import WanImageToVideoPipeline
+from PIL import Image
 from torch import Tensor
 
+from videoserve.media.image import fit
 from videoserve.types import Event, Job, VideoPlan
 from videoserve.video.denoise import finished
 from videoserve.video.engine import VideoEngine
@@ -30,8 +32,8 @@ def theirs(studio: Any, job: Job) -> Tensor:
         pipeline.register_to_config(boundary_ratio=plan.boundary)
     pipeline.set_progress_bar_config(disable=True)
     latents: Tensor = pipeline(
-        image=studio.image(plan.image),
-        last_image=None if plan.last_image is None else studio.image(plan.last_image),
+        image=fitted(studio, plan, plan.image),
+        last_image=None if plan.last_image is None else fitted(studio, plan, plan.last_image),
         prompt=plan.prompt,
         negative_prompt=plan.negative_prompt,
         width=plan.width,
@@ -45,6 +47,11 @@ def theirs(studio: Any, job: Job) -> Tensor:
         output_type="latent",
     ).frames
     return latents
+
+
+def fitted(studio: Any, plan: VideoPlan, sha: str) -> Image.Image:
+    """A stored picture as a user of diffusers would hand it over: at the size of the video."""
+    return Image.fromarray(fit(studio.image(sha), plan.width, plan.height, plan.resize_mode))
 
 
 def ours(engine: VideoEngine, job: Job) -> Tensor:
