@@ -4,15 +4,55 @@ import torch
 from torch import Tensor
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, key_bias: Tensor | None = None) -> Tensor:
-    """softmax(q kᵀ / √D + key_bias) v.
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    key_bias: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    causal: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(q kᵀ / √D + key_bias) v over the keys a query sees; 0 where it sees none.
 
-    q [B, S, N, D], k and v [B, L, N, D], key_bias [B, L]; returns [B, S, N, D].
+    q [B, S, N, D], k and v [B, L, M, D] with M dividing N, key_bias [B, L], key_lengths [B]; returns [B, S, N, D] and
+    the log-sum-exp of the scores [B, S, N].
     """
-    scores = torch.einsum("bsnd,blnd->bnsl", q, k) / q.shape[-1] ** 0.5
+    k, v = (t.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for t in (k, v))
+    scores = torch.einsum("bsnd,blnd->bsnl", q, k) / q.shape[-1] ** 0.5
     if key_bias is not None:
         scores = scores + key_bias[:, None, None, :]
-    return torch.einsum("bnsl,blnd->bsnd", scores.softmax(dim=-1), v)
+    seen = seen_keys(q.shape[1], k.shape[1], key_lengths, causal, q.device)
+    if seen is not None:
+        scores = scores.masked_fill(~seen[:, :, None], -torch.inf)
+    lse = scores.logsumexp(dim=-1)  # [B, S, N]
+    weights = (scores - lse[..., None]).exp().masked_fill(lse[..., None] == -torch.inf, 0)
+    out = torch.einsum("bsnl,blnd->bsnd", weights, v)
+    return (out, lse.float() if lse.dtype != torch.float64 else lse) if return_lse else out
+
+
+def seen_keys(queries: int, keys: int, key_lengths: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
+    """Which key each query sees, bool [B or 1, S or 1, L]; None when each sees all.
+
+    Causal is read from the ends: the last query sees the last key.
+    """
+    at = torch.arange(keys, device=device)
+    seen = None if key_lengths is None else (at < key_lengths[:, None])[:, None, :]
+    if causal:
+        last = torch.arange(queries, device=device)[:, None] + keys - queries
+        seen = (at <= last)[None] if seen is None else seen & (at <= last)
+    return seen
+
+
+def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over two sets of keys out of the attention over each: Σ out · e^lse / Σ e^lse, and log Σ e^lse.
+
+    out and more [B, S, N, D], lse and more_lse [B, S, N]; -inf is a set without keys.
+    """
+    total = torch.logaddexp(lse, more_lse)
+    weight, more_weight = ((part - total).exp().masked_fill(total == -torch.inf, 0) for part in (lse, more_lse))
+    return out * weight[..., None] + more * more_weight[..., None], total
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 from videoserve_kernels import reference
-from videoserve_kernels.attention import BACKENDS, attend
+from videoserve_kernels.attention import attend
 
 Fixture = Callable[..., Tensor]
+ON_A_CPU = ["sdpa", "reference"]
 SHAPES = [(1, 1, 1, 1, 2), (2, 7, 5, 3, 12), (3, 33, 65, 4, 32), (2, 0, 3, 2, 8)]
 
 
-@pytest.mark.parametrize("backend", [backend.name for backend in BACKENDS])
+@pytest.mark.parametrize("backend", ON_A_CPU)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equals_the_formula(
@@ -26,7 +27,7 @@ def test_equals_the_formula(
     close(got, reference.attend(q.double(), k.double(), v.double()))
 
 
-@pytest.mark.parametrize("backend", [backend.name for backend in BACKENDS])
+@pytest.mark.parametrize("backend", ON_A_CPU)
 def test_a_key_with_the_bias_log_n_stands_for_n_equal_keys(
     backend: str, noise: Fixture, close: Callable[..., None]
 ) -> None:

@@ -1,0 +1,35 @@
+"""Whether Triton kernels can run on the tensors of a call; triton itself is imported only when a kernel first runs."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def no_triton(*tensors: Tensor) -> str | None:
+    """None when a Triton kernel can take the tensors, else the sentence that says why not.
+
+    Triton's interpreter (TRITON_INTERPRET=1, for tests) takes tensors of a CPU.
+    """
+    elsewhere = next((tensor.device for tensor in tensors if tensor.device.type != "cuda"), None)
+    if elsewhere is not None and not (elsewhere.type == "cpu" and interpreting()):
+        return f"Triton kernels run on cuda and a tensor is on {elsewhere}"
+    if find_spec("triton") is None:
+        return "triton is not installed; `pip install 'videoserve[gpu]'` brings it"
+    if tensors and capability(tensors[0]) < 80:
+        return f"the kernels need sm_80 or later and the card is sm_{capability(tensors[0])}"
+    return None
+
+
+def interpreting() -> bool:
+    """Whether triton computes on the CPU, one program after the other; it reads the same variable."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def capability(tensor: Tensor) -> int:
+    """Compute capability of the tensor's card as one number, 89 for sm_89; 80 in the interpreter, which has none."""
+    if tensor.device.type != "cuda":
+        return 80
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    return 10 * major + minor
