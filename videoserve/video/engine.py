@@ -48,10 +48,12 @@ class VideoEngine:
         # Set by a failure: its exception still holds tensors while it is being handled.
         self._untidy = False
 
-    def load(self) -> None:
+    def load(self, *, warm: bool = True) -> None:
         """Loads the model, fits the preview, and generates once at the default shape, so that no client waits for it.
 
-        Raises ValueError, a sentence, for a directory, device or dtype that cannot be used.
+        Without `warm` nothing is generated: for a process that makes one video, which would only wait longer. Jobs go
+        alone then unless settings.batch says otherwise. Raises ValueError, a sentence, for a directory, device or dtype
+        that cannot be used.
         """
         settings = self._settings
         device = pick_device(settings.device)
@@ -61,8 +63,9 @@ class VideoEngine:
         self.environment = describe(device, dtype, "sdpa")
         preview = Preview.fit(self.components)
         self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
-        self._limits = warm_up(self.components, ModelCard.read(self._model_dir), self._costs, settings.batch)
-        release(device)
+        if warm:
+            self._limits = warm_up(self.components, ModelCard.read(self._model_dir), self._costs, settings.batch)
+            release(device)
 
     def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:
         """Takes a job in, where `checkpoint` left it.
@@ -191,7 +194,8 @@ class VideoEngine:
                 continue
             left = run.job.deadline - now
             costs = self._costs.exact(run.plan)
+            need_s = remaining(run, costs) if costs is not None else None
             if left < 0:
                 self._fail(run, deadline_failure(-left), emit)
-            elif run.stage == "encode" and costs is not None and remaining(run, costs) > left:
-                self._fail(run, hopeless_failure(left, remaining(run, costs)), emit)
+            elif run.stage == "encode" and need_s is not None and need_s > left:
+                self._fail(run, hopeless_failure(left, need_s), emit)

@@ -17,6 +17,8 @@ LATER = {
     "write": ("write",),
     "done": (),
 }
+# What the stages cost in steps, until something has been measured.
+SHARES = {"encode": 0.5, "step": 1.0, "decode": 4.0, "write": 0.5}
 # How much the newest measurement counts against all before.
 NEWEST = 0.3
 
@@ -36,12 +38,12 @@ class Costs:
         known = self._measured.get(shape_key(plan))
         return dict(known) if known is not None and len(known) == len(STAGES) else None
 
-    def of(self, plan: VideoPlan) -> Seconds:
-        """The same, else the nearest measured shape's in proportion to pixels and frames; needs one measured shape."""
+    def of(self, plan: VideoPlan) -> Seconds | None:
+        """The same, else the nearest measured shape's in proportion to its volume; None with nothing measured."""
         exact = self.exact(plan)
-        if exact is not None:
+        whole = self.to_dict()
+        if exact is not None or not whole:
             return exact
-        whole = {key: known for key, known in self._measured.items() if len(known) == len(STAGES)}
         wanted = volume(shape_key(plan))
         nearest = min(whole, key=lambda key: abs(volume(key) - wanted))
         scale = wanted / volume(nearest)
@@ -66,15 +68,23 @@ def position(run: Run) -> tuple[int, int]:
     return run.solver.index, run.solver.total
 
 
-def remaining(run: Run, costs: Mapping[str, float]) -> float:
-    """Seconds of work that are left, at the pace of the run's own last steps where there were some."""
+def remaining(run: Run, costs: Mapping[str, float] | None) -> float | None:
+    """Seconds of work that are left, at the pace of the run's own last steps where there were some.
+
+    None with neither costs nor a step taken.
+    """
     taken, total = position(run)
+    if costs is None:
+        if run.pace is None:
+            return None
+        costs = {stage: share * run.pace for stage, share in SHARES.items()}
     left = (total - taken) * (run.pace or costs["step"])
     return left + sum(costs[stage] for stage in LATER[run.stage])
 
 
-def percent(run: Run, costs: Mapping[str, float]) -> int:
+def percent(run: Run, costs: Mapping[str, float] | None) -> int:
     """Finished work, 0 to 100, weighted by `costs`; never less than it was before. 100 is for what is stored."""
+    costs = costs or SHARES
     taken, total = position(run)
     whole = costs["encode"] + total * costs["step"] + costs["decode"] + costs["write"]
     left = (total - taken) * costs["step"] + sum(costs[stage] for stage in LATER[run.stage])

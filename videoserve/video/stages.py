@@ -170,11 +170,12 @@ class Stages:
     def _tell_progress(self, run: Run, emit: Emit) -> None:
         costs = self._costs.of(run.plan)
         step, steps = position(run)
+        left = remaining(run, costs)
         data = {
             "progress": percent(run, costs),
             "step": step,
             "steps": steps,
-            "eta_s": round(remaining(run, costs), 3),
+            "eta_s": None if left is None else round(left, 3),
         }
         emit(Event(job_id=run.id, kind="progress", data=data))
 
