@@ -30,7 +30,7 @@ def render(settings: Settings, files: FileStore, job: Job, tell: Callable[[Event
     if settings.threads:
         torch.set_num_threads(settings.threads)
     engine = VideoEngine(settings, files, resolve_model(settings.model))
-    engine.load()
+    engine.load(warm=False)
     ending: list[Event] = []
 
     def emit(event: Event) -> None:
