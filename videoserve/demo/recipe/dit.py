@@ -131,6 +131,7 @@ def train(work: Path, arguments: argparse.Namespace) -> None:
         dit.load_state_dict(state["raw"])
         mean.load_state_dict(state["mean"])
         optimiser.load(state["optimiser"])
+    if arguments.clips:
         store.load(store_file)
     for shape in SHAPES:
         for _ in range(FIRST_CLIPS - len(store.clips.get(shape, []))):
@@ -178,6 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=SHIPPED, help="diffusers directory to go on from")
     parser.add_argument("--fresh", action="store_true", help="start new DiT weights")
     parser.add_argument("--resume", action="store_true", help="go on from WORK/dit.pt")
+    parser.add_argument("--clips", action="store_true", help="begin with the clips of the last run; same VAE only")
     parser.add_argument("--minutes", type=float, default=60, help="CPU minutes of one process")
     parser.add_argument("--wall", type=float, default=1e6, help="minutes of real time")
     parser.add_argument("--decay", type=float, default=0.4, help="share of the run over which the rate falls to zero")

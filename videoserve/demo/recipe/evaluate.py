@@ -1,6 +1,6 @@
 """Held-out figures of a model: does it move as asked, how close is it to the true warp, how good is its VAE?
 
-python -m videoserve.demo.recipe.evaluate --work WORK [--model DIRECTORY] [--every 6] [--guidance 1.5] [--sheet FILE.png]
+python -m videoserve.demo.recipe.evaluate --work WORK [--model DIRECTORY] [--every 6] [--guidance 1.5] [--sheet FILE]
 
 Every trial goes through diffusers' own pipeline: one of 15 held-out pictures, one of 24 hand-written prompts, a seed.
 All 720 take more than an hour on two cores; --every N takes each N-th of them, the same ones for every model.
