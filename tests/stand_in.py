@@ -86,6 +86,7 @@ class StandInThread(threading.Thread):
     async def _run(self) -> None:
         broker = Broker.connect(self._url, lease_s=10.0, max_attempts=3, aging_s=60.0, retention_s=3600.0)
         working = asyncio.create_task(StandIn(broker, self._files).run())
+        await broker.heartbeat("stand-in", {"kind": "video", "ready": True}, ttl=600)
         while not self._ended.is_set():
             await asyncio.sleep(0.02)
         working.cancel()

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from videoserve.api.schemas import CreateVideo
 from videoserve.broker import Broker
 from videoserve.types import Appetite
 
@@ -355,6 +356,16 @@ async def test_queue_full(app: FastAPI, post: Post) -> None:
         assert int(answer.headers["retry-after"]) >= 1
 
 
+async def test_null_is_not_said(post: Post) -> None:
+    optional = {name: None for name in CreateVideo.model_fields if name not in ("prompt", "input_reference")}
+    kept = {"n": 1, "resize_mode": "crop", "strict": False, "priority": 0, "seed": 1}
+    video = (await post(**optional | kept)).json()
+    plain = (await post(seed=1)).json()
+    for name in ("id", "created_at", "queue_position"):
+        del video[name], plain[name]
+    assert video == plain
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -368,6 +379,7 @@ async def test_queue_full(app: FastAPI, post: Post) -> None:
         ({"priority": 1000}, "priority"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": "[1]"}, "metadata"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
         ({"last_image": "data:,"}, "last_image"),
         ({"prompt": 7}, "prompt"),
         ({"prompt": None}, "prompt"),

@@ -37,6 +37,10 @@ def _range(name: str) -> Any:
 
 NUMBER = BeforeValidator(_no_bool)
 Words = Annotated[str, StringConstraints(max_length=PROMPT_MAX)]
+Metadata = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    Field(max_length=16),
+]
 Picture = Annotated[
     str | dict[str, Any],
     WithJsonSchema(
@@ -118,15 +122,9 @@ class Options(BaseModel):
     webhook_url: Annotated[str, StringConstraints(max_length=2048)] | None = Field(
         default=None, description="Gets video.completed or video.failed, signed."
     )
-    metadata: Annotated[
-        dict[
-            Annotated[str, StringConstraints(max_length=64)],
-            Annotated[str, StringConstraints(max_length=512)],
-        ]
-        | None,
-        BeforeValidator(_json_text),
-        Field(max_length=16),
-    ] = Field(default=None, description="Up to 16 texts to keep with the video.")
+    metadata: Annotated[Metadata | None, BeforeValidator(_json_text)] = Field(
+        default=None, description="Up to 16 texts to keep with the video."
+    )
     user: Annotated[str, StringConstraints(max_length=256)] | None = Field(
         default=None, description="Your name for whoever asked; kept with the video."
     )
