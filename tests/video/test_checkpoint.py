@@ -136,3 +136,18 @@ def test_another_model_does_not_go_on_with_it(
     engine.admit(job, kept)
     assert "starts over" in caplog.text
     assert other.result(run_all(engine)) == other.solo(job)
+
+
+def test_half_precision_goes_on_bit_for_bit(tiny_studio: Any, run_all: RunAll) -> None:
+    job = tiny_studio.job(**REQUEST)
+    engine = tiny_studio.shared(dtype="bfloat16")
+    engine.admit(job, None)
+    whole = tiny_studio.result(run_all(engine))
+    interrupted(engine, job, 3)
+    kept = engine.suspend(job.id)
+    engine.admit(job, kept)
+    assert tiny_studio.result(run_all(engine)) == whole
+    assert whole != tiny_studio.solo(job)
+    full = tiny_studio.shared()
+    full.admit(job, kept)
+    assert run_all(full)[-1].data["receipt"]["resumed_from"] == []

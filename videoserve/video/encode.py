@@ -64,7 +64,7 @@ def encode_picture(components: Components, pictures: list[Pixels]) -> Tensor:
     assert components.image_processor is not None
     assert components.image_encoder is not None
     inputs = components.image_processor(images=[Image.fromarray(picture) for picture in pictures], return_tensors="pt")
-    pixels = inputs.pixel_values.to(components.device, components.dtype)
+    pixels = inputs.pixel_values.to(components.device)
     states: Tensor = components.image_encoder(pixel_values=pixels, output_hidden_states=True).hidden_states[-2]
     return states.flatten(0, 1).unsqueeze(0)
 

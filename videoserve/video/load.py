@@ -43,7 +43,7 @@ class Components:
 
 
 def load_components(directory: Path, *, device: torch.device, dtype: torch.dtype, memo: DigestMemo) -> Components:
-    """Everything in `directory`, the transformers and encoders in `dtype`, the VAE in float32 as its authors run it.
+    """Everything in `directory`: transformers and text encoder in `dtype`, VAE and CLIP in float32 as is usual.
 
     Raises IncompleteModelError, UnknownLayoutError or UnusableSolverError, whose messages say what is wrong.
     """
@@ -63,7 +63,7 @@ def load_components(directory: Path, *, device: torch.device, dtype: torch.dtype
         tokenizer=AutoTokenizer.from_pretrained(directory / "tokenizer", local_files_only=True),
         text_encoder=encoder.eval().requires_grad_(False).to(device),
         image_processor=load_image_processor(directory) if layout.image_embeds else None,
-        image_encoder=load_image_encoder(directory, device, dtype) if layout.image_embeds else None,
+        image_encoder=load_image_encoder(directory, device) if layout.image_embeds else None,
         vae=WanVae(vae.to(device)),
         experts=experts,
         solver=SolverKind.from_config(json.loads(scheduler.read_text(encoding="utf-8"))),
@@ -108,8 +108,8 @@ def load_image_processor(directory: Path) -> Any:
     return AutoImageProcessor.from_pretrained(directory / "image_processor", local_files_only=True)
 
 
-def load_image_encoder(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def load_image_encoder(directory: Path, device: torch.device) -> Any:
     encoder = CLIPVisionModel.from_pretrained(
-        directory / "image_encoder", dtype=dtype, local_files_only=True, use_safetensors=True
+        directory / "image_encoder", dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
     return encoder.eval().requires_grad_(False).to(device)
