@@ -3,9 +3,21 @@
 import torch
 from torch import Tensor
 
+from videoserve_kernels import reference
+from videoserve_kernels.backend import Backend, pick
+from videoserve_kernels.triton_gate import no_triton
 
-def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+# A kernel holds a whole token in the registers of one program.
+LARGEST_TOKEN = 16384
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float, backend: str | None = None) -> Tensor:
     """x / √(mean(x²) + eps) · weight. x [..., C], weight [C]; returns x's shape and dtype."""
+    return pick("rms_norm", RMS_NORM, backend, x, weight, eps=eps)
+
+
+def torch_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """The formula with few passes over memory."""
     values = x.float()
     # torch's own rms_norm makes twice as many passes over the memory of a CPU.
     norms: Tensor = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
@@ -13,8 +25,34 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return (values * inverse).mul_(weight.float()).to(x.dtype)
 
 
+def triton_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """Our Triton kernel."""
+    from videoserve_kernels import norm_kernel
+
+    return norm_kernel.rms_norm(x, weight, eps=eps)
+
+
+def no_kernel(x: Tensor, weight: Tensor, *, eps: float) -> str | None:
+    if x.shape[-1] > LARGEST_TOKEN:
+        return f"it takes up to {LARGEST_TOKEN} channels, not {x.shape[-1]}"
+    if x.stride(-1) != 1 or not weight.is_contiguous():
+        return "it takes contiguous channels only"
+    return no_triton(x, weight)
+
+
+def anywhere(x: Tensor, weight: Tensor, *, eps: float) -> str | None:
+    return None
+
+
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> Tensor:
     """(x - mean) / √(var + eps) · weight + bias. x [..., C], weight and bias [C]; returns x's shape and dtype."""
     gain = None if weight is None else weight.float()
     offset = None if bias is None else bias.float()
     return torch.nn.functional.layer_norm(x.float(), x.shape[-1:], gain, offset, eps).to(x.dtype)
+
+
+RMS_NORM = (
+    Backend(name="triton", fn=triton_rms_norm, why_not=no_kernel),
+    Backend(name="torch", fn=torch_rms_norm, why_not=anywhere),
+    Backend(name="reference", fn=reference.rms_norm, why_not=anywhere),
+)

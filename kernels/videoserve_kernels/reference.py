@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+# The largest value of a code that is used: int8 leaves -128 out, so that signs are alike.
+LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+
 
 def attend(
     q: Tensor,
@@ -77,6 +80,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
+def rms_norm_rotate(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> Tensor:
+    """rotate() of the heads of rms_norm() over all of them. x [B, S, N·D], weight [N·D], turns complex [S, D/2]."""
+    heads = torch.unflatten(rms_norm(x, weight, eps=eps), -1, (-1, 2 * turns.shape[1]))
+    return rotate(heads, turns.real, turns.imag)
+
+
 def modulated_norm(x: Tensor, shift: Tensor, scale: Tensor, frame_index: Tensor, *, eps: float) -> Tensor:
     """layer_norm(x) · (1 + scale) + shift with the row of the table that the token's frame points at.
 
@@ -135,3 +144,32 @@ def downsampled_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     images = torch.nn.functional.pad(x.flatten(0, 1).permute(0, 3, 1, 2), (0, 1, 0, 1))
     out = torch.nn.functional.conv2d(images, weight, bias, stride=2).permute(0, 2, 3, 1)
     return torch.unflatten(out, 0, x.shape[:2])
+
+
+def quantise_heads(x: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Codes x / s, to the nearest, with s = max|x| / (largest code) over the channels of a head.
+
+    x [B, S, N, D]; returns codes [N, B, S, D] of `dtype` (int8 or float8_e4m3fn) and scales float32 [N, B, S].
+    """
+    largest = LARGEST_CODE[dtype]
+    heads = x.permute(2, 0, 1, 3).float()
+    scales = heads.abs().amax(dim=-1) / largest
+    # Past the largest only where the scale is subnormal, too coarse a number.
+    codes = (heads / scales.masked_fill(scales == 0, 1).unsqueeze(-1)).clamp(-largest, largest).nan_to_num(0)
+    return (codes.round() if dtype == torch.int8 else codes).to(dtype).contiguous(), scales.contiguous()
+
+
+def dequantise_heads(codes: Tensor, scales: Tensor, *, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """Codes [N, B, S, D] · scales [N, B, S] as [B, S, N, D] of `dtype`, into `out` when there is one."""
+    heads = (codes.float() * scales.unsqueeze(-1)).permute(1, 2, 0, 3).to(dtype)
+    return heads.contiguous() if out is None else out.copy_(heads)
+
+
+def drift(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """Σ|a - b|, Σ|b| and the number of values of each row. a and b [B, S, C], mask bool [B, S]; returns [B, 3]."""
+    moved, size = (a - b).abs().sum(dim=-1), b.abs().sum(dim=-1)  # [B, S]
+    counts = torch.full_like(moved, a.shape[-1])
+    sums = torch.stack((moved, size, counts), dim=-1)
+    if mask is not None:
+        sums = sums.masked_fill(~mask.unsqueeze(-1), 0)
+    return sums.sum(dim=1)

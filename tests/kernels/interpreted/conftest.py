@@ -14,6 +14,13 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+TORCH_DTYPE = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8e4nv": torch.float8_e4m3fn,
+}
+
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]
 
@@ -63,3 +70,15 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
         return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
 
     monkeypatch.setattr(builder, "create_dot", widened)
+
+
+@pytest.fixture(autouse=True)
+def exact_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter cuts bfloat16 off and loses the carry of float8: let torch round to the nearest, as cards do."""
+
+    def convert(values: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: object) -> np.ndarray:
+        bits = torch.from_numpy(np.ascontiguousarray(values).view(f"int{source.primitive_bitwidth}"))
+        rounded = bits.view(TORCH_DTYPE[source.name]).to(TORCH_DTYPE[target.name])
+        return rounded.view(getattr(torch, f"int{target.primitive_bitwidth}")).numpy()
+
+    monkeypatch.setattr(interpreter, "_convert_float", convert)
