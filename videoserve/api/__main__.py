@@ -76,7 +76,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m videoserve.api", description="One API process.")
     parser.add_argument("--fd", type=int, help="a listening socket inherited from the parent process")
     arguments = parser.parse_args()
-    settings, _ = load_settings({})
+    try:
+        settings, _ = load_settings({})
+    except ValueError as error:
+        # Without settings there is no log yet.
+        print(error, file=sys.stderr)
+        return EXIT_REFUSED
     start_logs(settings.log_level, "api")
     listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
     try:
