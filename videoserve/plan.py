@@ -139,7 +139,10 @@ def _negative_prompt(request: VideoRequest, guidance: float, card: ModelCard, ad
 
 
 def _read_prompt(name: str, text: str, card: ModelCard, adjustments: Adjustments) -> str:
-    cleaned = clean(text)
+    try:
+        cleaned = clean(text)
+    except ValueError:
+        raise InvalidField(name, f"{name} holds a character reference (&#…;) of thousands of digits.") from None
     tokens = card.count_tokens(cleaned)
     if tokens > card.text_length:
         adjustments.change(

@@ -12,6 +12,7 @@ def clean(text: str) -> str:
     """`text` with broken encodings mended, HTML entities read and white space collapsed.
 
     Source: `prompt_clean` of diffusers/pipelines/wan/pipeline_wan_i2v.py; equal to it for every string.
+    Raises ValueError, as that does, for a character reference of more digits than Python reads (4300).
     """
     mended = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
     return _SPACE.sub(" ", mended).strip()

@@ -200,6 +200,26 @@ async def test_extra_params(post: Post) -> None:
     refused(await post(num_frames=33, extra_params={"num_frames": 33}), 422, "num_frames", "given twice")
 
 
+async def test_extra_params_as_the_text_of_a_form(client: httpx.AsyncClient, picture: bytes) -> None:
+    async def send(extra: str) -> httpx.Response:
+        data = {"prompt": "pan left", "extra_params": extra}
+        return await client.post("/v1/videos", data=data, files={"input_reference": ("p.png", picture)})
+
+    assert (await send('{"num_frames": 33}')).json()["num_frames"] == 33
+    refused(await send('{"num_frames": '), 422, "extra_params")
+    refused(await send("33"), 422, "extra_params")
+
+
+async def test_a_picture_in_extra_params_is_a_picture(post: Post, data_url: str) -> None:
+    assert (await post(input_reference=None, extra_params={"input_reference": data_url})).status_code == 200
+    refused(await post(extra_params={"last_image": data_url}), 422, "last_image", "first picture only")
+
+
+async def test_a_character_reference_of_thousands_of_digits(post: Post) -> None:
+    for name in ("prompt", "negative_prompt"):
+        refused(await post(**{name: "pan &#" + "9" * 4301 + ";"}), 422, name, "character reference")
+
+
 async def test_unknown_model(post: Post) -> None:
     refused(await post(model="sora-2"), 404, "model", "this server has demo")
     assert (await post(model="demo")).json()["model"] == "demo"

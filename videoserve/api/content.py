@@ -46,7 +46,7 @@ async def content(
     if state.status != "completed" or output is None:
         raise not_ready(video_id, state)
     etag = f'"{output.sha256}"'
-    if etag in _tags(request.headers.get("if-none-match", "")):
+    if not {etag, "*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
         return Response(status_code=304, headers={"ETag": etag})
     wanted = request.headers.get("range")
     if wanted is None or request.headers.get("if-range", etag) != etag:

@@ -52,7 +52,8 @@ def _last_event_id(request: Request, after: int) -> int:
     header = request.headers.get("last-event-id", "")
     if header == "":
         return after
-    if not (header.isascii() and header.isdecimal() and int(header) <= SEQ_MAX):
+    # The length first: Python reads no number of more than 4300 digits.
+    if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= SEQ_MAX):
         raise InvalidField("Last-Event-ID", f"The Last-Event-ID is {header[:80]!r}; it must be the number of an event.")
     return int(header)
 

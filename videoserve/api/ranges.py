@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # Beyond this a list of ranges costs more than the file; it is then sent whole.
 RANGES_MAX = 16
+# Python reads no number of more than 4300 digits, and no file has a byte that takes a tenth of them.
+DIGITS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def parse_ranges(header: str, size: int) -> list[ByteRange] | None:
     found = []
     for part in parts:
         first, dash, last = part.partition("-")
-        if not dash or not all(end == "" or (end.isascii() and end.isdecimal()) for end in (first, last)):
+        if not dash or not all(end == "" or _is_number(end) for end in (first, last)):
             return None
         if first == "" and last == "":
             return None
@@ -46,3 +48,7 @@ def parse_ranges(header: str, size: int) -> list[ByteRange] | None:
         if start <= end and start < size:
             found.append(ByteRange(start, end))
     return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX

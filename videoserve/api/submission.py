@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from videoserve.api import pictures
 from videoserve.api.auth import Caller
@@ -44,6 +45,7 @@ class Draft:
 
 async def draft(service: Service, fields: dict[str, Any]) -> Draft:
     """Checks the fields of POST /v1/videos and plans. Stores the pictures; queues nothing."""
+    fields = _unfolded(fields)
     first = pictures.take(fields, pictures.FIRST)
     last = pictures.take(fields, pictures.LAST)
     body = _validated(CreateVideo, fields)
@@ -66,6 +68,7 @@ async def draft(service: Service, fields: dict[str, Any]) -> Draft:
 
 async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> Draft:
     """The request of `source` with what `fields` say otherwise."""
+    fields = _unfolded(fields)
     for name in pictures.FIELDS:
         if name in fields:
             raise InvalidField(name, f"{name} is given, but a remix keeps its picture; POST /v1/videos takes another.")
@@ -145,13 +148,26 @@ def _seeded(plan: VideoPlan, count: int) -> tuple[VideoPlan, ...]:
     return tuple(plans)
 
 
-def _validated(model: type[Body], fields: dict[str, Any]) -> Body:
+def _unfolded(fields: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `fields` in which those of extra_params, an object or its JSON text, stand beside the others."""
+    rest = {name: value for name, value in fields.items() if name != "extra_params"}
     extra = fields.get("extra_params")
-    if isinstance(extra, dict):
-        for name in extra:
-            if name in fields:
-                raise InvalidField(name, f"{name} is given twice, once in extra_params.")
-        fields = fields | extra | {"extra_params": None}
+    if isinstance(extra, str):
+        try:
+            extra = from_json(extra, allow_inf_nan=False)
+        except ValueError as error:
+            raise InvalidField("extra_params", f"extra_params is not JSON: {error}.") from None
+    if extra is None:
+        return rest
+    if not isinstance(extra, dict):
+        raise InvalidField("extra_params", "extra_params must be an object whose names are fields of the request.")
+    for name in extra:
+        if fields.get(name) is not None:
+            raise InvalidField(name, f"{name} is given twice, once in extra_params.")
+    return rest | extra
+
+
+def _validated(model: type[Body], fields: dict[str, Any]) -> Body:
     for name, value in fields.items():
         if name not in model.model_fields:
             raise unknown_field(name, model.model_fields)
