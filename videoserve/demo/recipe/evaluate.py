@@ -63,10 +63,10 @@ def square(picture: torch.Tensor) -> Image.Image:
     return Image.fromarray(middle).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 
-def plan(every: int) -> Iterator[tuple[int, int, int]]:
-    """(picture, prompt, seed) of each `every`-th trial, spread over the pictures and the prompts."""
+def plan(every: int, part: int) -> Iterator[tuple[int, int, int]]:
+    """(picture, prompt, seed) of each `every`-th trial from the `part`-th, spread over the pictures and the prompts."""
     for picture, prompt, seed in itertools.product(range(15), range(len(PARAPHRASES)), range(SEEDS)):
-        if (prompt + 5 * picture + 3 * seed) % every == 0:
+        if (prompt + 5 * picture + 3 * seed) % every == part:
             yield picture, prompt, seed
 
 
@@ -128,6 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=SHIPPED, help="diffusers directory")
     parser.add_argument("--vae", action=argparse.BooleanOptionalAction, default=True, help="measure the VAE too")
     parser.add_argument("--every", type=int, default=1, help="take each N-th trial")
+    parser.add_argument("--part", type=int, default=0, help="which of the N: two processes share the work that way")
     parser.add_argument("--guidance", type=float, default=1.5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sheet", type=Path, help="write a contact sheet of the first trials")
@@ -146,17 +147,17 @@ def main() -> None:
         print(f"VAE: {psnr:.2f} dB on {len(images)} held-out clips", flush=True)
     trials: list[Trial] = []
     rows: list[tuple[str, NDArray[np.uint8], torch.Tensor]] = []
-    for picture, text, seed in plan(options.every):
+    for picture, text, seed in plan(options.every, options.part):
         prompt, label = PARAPHRASES[text]
         trial, frames, true = judge(pipeline, images[picture], bank.names[picture], prompt, label, seed, options)
         trials.append(trial)
+        if options.out:
+            options.out.write_text(json.dumps([asdict(trial) for trial in trials], indent=1))
         if len(rows) < SHEET_ROWS and options.sheet:
             rows.append((f"{prompt} | {trial.seen} | {trial.psnr:.1f} dB", frames, true))
             write_sheet(options.sheet, rows)
     print(report(trials))
     print(f"{fmean(trial.seconds for trial in trials):.2f} s a clip")
-    if options.out:
-        options.out.write_text(json.dumps([asdict(trial) for trial in trials], indent=1))
 
 
 if __name__ == "__main__":
