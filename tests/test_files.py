@@ -282,3 +282,14 @@ def test_put_and_delete_at_once_never_lose_a_put(store: FileStore) -> None:
     for remover in removers:
         remover.join()
     assert missing == 0
+
+
+def test_keep_saves_from_a_deletion_that_began_before(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    sha = store.put(b"a picture")
+    began = time.time()
+    assert store.keep(sha)
+    assert not store.delete(sha, last_put_before=began)
+    assert store.delete(sha)
+    assert not store.keep(sha)
+    assert not store.keep("../" + sha)

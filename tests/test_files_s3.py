@@ -91,3 +91,13 @@ def test_a_bucket_that_is_away_is_a_sentence(tmp_path: Path, here: S3FileStore) 
         store.put(b"x")
     assert caught.value.status == 503
     assert "no-such-bucket" not in caught.value.message
+
+
+def test_keep(here: S3FileStore, there: S3FileStore) -> None:
+    sha = here.put(b"a picture")
+    time.sleep(1.1)
+    began = time.time()
+    assert there.keep(sha)
+    assert not here.delete(sha, last_put_before=began)
+    assert here.delete(sha)
+    assert not there.keep(sha)

@@ -56,6 +56,10 @@ class FileStore:
                 path.unlink()
         return sha
 
+    def keep(self, sha: str) -> bool:
+        """False when there is no such blob; else it counts as put now: nobody deletes it for what was earlier."""
+        return self.is_digest(sha) and self._keep_existing(sha)
+
     @staticmethod
     def is_digest(name: str) -> bool:
         return _DIGEST.fullmatch(name) is not None

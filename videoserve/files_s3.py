@@ -42,6 +42,15 @@ class S3FileStore(FileStore):
             self._s3.put_object(Bucket=self._bucket, Key=self._prefix + sha, Body=file)
         return sha
 
+    def keep(self, sha: str) -> bool:
+        if self._written(sha) is None:
+            return False
+        # Onto itself, which S3 only does when told to replace what is said about the object.
+        place = {"Bucket": self._bucket, "Key": self._prefix + sha}
+        with _bucket_away_is_told():
+            self._s3.copy_object(**place, CopySource=place, MetadataDirective="REPLACE")
+        return True
+
     def path(self, sha: str) -> Path:
         """A local copy, fetched when there is none yet; a sweep leaves it for as long as it leaves new blobs."""
         if super().has(sha) and self._keep_existing(sha):

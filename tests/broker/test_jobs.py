@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from videoserve.broker import Broker, QueueFull
 from videoserve.errors import Conflict, NotFound
@@ -184,3 +185,26 @@ async def test_ten_thousand_jobs(broker: Broker, make_job: MakeJob) -> None:
     claim = await broker.claim("video", "w", IDLE)
     assert claim is not None
     assert claim.job.id == "00000"
+
+
+async def test_a_held_file_is_not_freed(broker: Broker, make_job: MakeJob) -> None:
+    plan = {"image": "p", "last_image": "l", "batch_key": ""}
+    await broker.submit([make_job("a", plan=plan)], **ROOMY)
+    await broker.hold("p", "upload_1")
+    assert await broker.delete("a") == ["l"]
+    assert await broker.referenced(["p", "l"]) == {"p"}
+    await broker.submit([make_job("b", plan=plan)], hold="upload_1", **ROOMY)
+    assert sorted(await broker.delete("b")) == ["l", "p"]
+
+
+async def test_a_hold_ends_by_itself(broker: Broker, redis_url: str, make_job: MakeJob) -> None:
+    plan = {"image": "p", "last_image": None, "batch_key": ""}
+    await broker.submit([make_job("a", plan=plan)], **ROOMY)
+    for sha, hold_s in (("p", 0.0), ("q", 0.0), ("r", 100.0)):
+        await broker.hold(sha, "upload_1", hold_s=hold_s)
+    assert await broker.expire() == [("upload_1", ["q"])]
+    assert await broker.referenced(["p", "q", "r"]) == {"p", "r"}
+    assert await broker.delete("a") == ["p"]
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        assert redis.zrange("holds", 0, -1) == ["r upload_1"]
+        assert redis.keys("ref:*") == ["ref:r"]

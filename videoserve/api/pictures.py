@@ -3,16 +3,18 @@
 import asyncio
 import base64
 import binascii
+import hashlib
 import struct
 from dataclasses import dataclass
 from typing import Any
 
 from videoserve.api.fetch import fetch_image
 from videoserve.api.multipart import Upload
+from videoserve.api.service import Service
 from videoserve.config import Settings
 from videoserve.errors import BadImage, InvalidField
 from videoserve.files import FileStore
-from videoserve.media.image import normalise
+from videoserve.media.image import NormalisedImage, normalise
 
 FIRST = ("input_reference", "image_reference", "reference_url")
 LAST = ("last_image",)
@@ -40,15 +42,20 @@ def take(fields: dict[str, Any], names: tuple[str, ...]) -> tuple[str, Upload | 
     return name, _source(name, value)
 
 
-async def bring(name: str, source: Upload | str, settings: Settings, files: FileStore) -> Picture:
-    """The picture behind `source`, stored. Raises BadImage, and InvalidField for a URL that is not allowed."""
+async def bring(name: str, source: Upload | str, service: Service, hold: str) -> Picture:
+    """The picture behind `source`, stored and held. Raises BadImage, and InvalidField for a URL that is not allowed."""
+    settings = service.settings
     if isinstance(source, str) and source[:5].lower() != "data:":
         if not settings.image_hosts:
             raise InvalidField(
                 name, f"{name} is a URL; this server fetches none. Send the picture as a file or as a data URL."
             )
         source = Upload(await fetch_image(source, settings, param=name))
-    return await asyncio.to_thread(_store, name, source, settings, files)
+    async with service.normalising:
+        picture, sha256 = await asyncio.to_thread(_normalised, name, source, settings)
+    await service.broker.hold(sha256, hold)
+    await asyncio.to_thread(service.files.put, picture.png)
+    return Picture(sha256=sha256, width=picture.width, height=picture.height, notes=picture.adjustments)
 
 
 def size_of(files: FileStore, sha256: str) -> tuple[int, int]:
@@ -59,7 +66,8 @@ def size_of(files: FileStore, sha256: str) -> tuple[int, int]:
     return width, height
 
 
-def _store(name: str, source: Upload | str, settings: Settings, files: FileStore) -> Picture:
+def _normalised(name: str, source: Upload | str, settings: Settings) -> tuple[NormalisedImage, str]:
+    """The picture and the sha256 of its PNG."""
     try:
         data = source.data if isinstance(source, Upload) else _data_url(name, source)
         picture = normalise(data, pixel_limit=settings.image_pixels, side_min=settings.image_side_min)
@@ -67,7 +75,7 @@ def _store(name: str, source: Upload | str, settings: Settings, files: FileStore
         # Who knows what is wrong with a picture does not know whose it is.
         error.param = name
         raise
-    return Picture(sha256=files.put(picture.png), width=picture.width, height=picture.height, notes=picture.adjustments)
+    return picture, hashlib.sha256(picture.png).hexdigest()
 
 
 def _source(name: str, value: Any) -> Upload | str:

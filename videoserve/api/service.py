@@ -1,5 +1,6 @@
 """What the routes of one API process work with. Made once in create_app, kept as `app.state.service`."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from videoserve.types import Job, VideoPlan
 
 # Measured costs change slowly; a table this old is read again.
 COSTS_FRESH_S: Final = 5.0
+# A picture of 100 megapixels takes over a gigabyte and several seconds to normalise; more of them wait.
+NORMALISE_AT_ONCE: Final = 2
 
 
 @dataclass
@@ -24,6 +27,7 @@ class Service:
     broker: Broker
     files: FileStore
     card: ModelCard
+    normalising: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NORMALISE_AT_ONCE))
     _costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     _costs_read_at: float = float("-inf")
 

@@ -21,7 +21,7 @@ from videoserve.api.pictures import Picture
 from videoserve.api.schemas import KEPT, CreateVideo, Options, RemixVideo
 from videoserve.api.service import Service
 from videoserve.api.webhooks import validate_url
-from videoserve.errors import BadImage, InvalidField, NotFound
+from videoserve.errors import BadImage, Conflict, InvalidField, NotFound
 from videoserve.limits import SEED_MAX
 from videoserve.plan import check_deadline, estimate, plan_video
 from videoserve.types import Job, VideoPlan, VideoRequest
@@ -34,12 +34,16 @@ RANDOM_SEEDS = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A checked request: what to do, and what belongs to the jobs rather than to the video."""
+    """A checked request: what to do, and what belongs to the jobs rather than to the video.
+
+    `hold` keeps the stored pictures until there is a job that names them.
+    """
 
     request: VideoRequest
     options: Options
     plans: tuple[VideoPlan, ...]
     estimate_s: float | None
+    hold: str
     remixed_from: str | None = None
 
 
@@ -53,9 +57,9 @@ async def draft(service: Service, fields: dict[str, Any]) -> Draft:
         raise NotFound(f"There is no model {body.model!r} here; this server has {service.card.name}.", param="model")
     if first is None:
         raise BadImage("input_reference is missing: a video starts from a picture, as a file or as a data URL.")
-    settings, files = service.settings, service.files
-    image = await pictures.bring(*first, settings, files)
-    last_image = None if last is None else await pictures.bring(*last, settings, files)
+    hold = _new_hold()
+    image = await pictures.bring(*first, service, hold)
+    last_image = None if last is None else await pictures.bring(*last, service, hold)
     kept = {name: value for name, value in body.model_dump().items() if name in KEPT}
     request = VideoRequest(
         **kept,
@@ -63,7 +67,7 @@ async def draft(service: Service, fields: dict[str, Any]) -> Draft:
         last_image=None if last_image is None else last_image.sha256,
         image_notes=image.notes + (() if last_image is None else last_image.notes),
     )
-    return await _planned(service, request, body, image)
+    return await _planned(service, request, body, image, hold)
 
 
 async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> Draft:
@@ -81,9 +85,14 @@ async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> 
             base |= dict.fromkeys(alternatives)
     changes = {name: value for name, value in body.model_dump().items() if name in said & KEPT}
     request = VideoRequest.from_dict(base | changes)
+    hold = _new_hold()
+    for sha256 in filter(None, (request.image, request.last_image)):
+        await service.broker.hold(sha256, hold)
+        if not await asyncio.to_thread(service.files.keep, sha256):
+            raise Conflict(f"The video {source.id} was deleted just now, and its picture with it.", code="deleted")
     width, height = await asyncio.to_thread(pictures.size_of, service.files, request.image)
     image = Picture(sha256=request.image, width=width, height=height, notes=request.image_notes)
-    return replace(await _planned(service, request, body, image), remixed_from=source.id)
+    return replace(await _planned(service, request, body, image, hold), remixed_from=source.id)
 
 
 async def submit(service: Service, caller: Caller, made: Draft, idempotency: tuple[str, str] | None) -> list[Job]:
@@ -115,6 +124,7 @@ async def submit(service: Service, caller: Caller, made: Draft, idempotency: tup
         queue_limit=service.settings.queue_limit,
         key_queue_limit=caller.limits.queue,
         key_concurrency=caller.limits.concurrency,
+        hold=made.hold,
     )
 
 
@@ -128,7 +138,11 @@ def fingerprint(path: str, fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-async def _planned(service: Service, request: VideoRequest, body: Options, image: Picture) -> Draft:
+def _new_hold() -> str:
+    return f"upload_{uuid.uuid4().hex}"
+
+
+async def _planned(service: Service, request: VideoRequest, body: Options, image: Picture, hold: str) -> Draft:
     count = _count(body)
     if body.webhook_url is not None:
         await validate_url(body.webhook_url, service.settings)
@@ -136,7 +150,7 @@ async def _planned(service: Service, request: VideoRequest, body: Options, image
     plan = await asyncio.to_thread(plan_video, request, service.card, (image.width, image.height), random_seed=seed)
     work_s = estimate(plan, await service.costs())
     check_deadline(request.deadline_s, work_s)
-    return Draft(request=request, options=body, plans=_seeded(plan, count), estimate_s=work_s)
+    return Draft(request=request, options=body, plans=_seeded(plan, count), estimate_s=work_s, hold=hold)
 
 
 def _seeded(plan: VideoPlan, count: int) -> tuple[VideoPlan, ...]:

@@ -10,13 +10,22 @@ from videoserve.broker.glance import GlanceCalls
 from videoserve.broker.janitor import JanitorCalls
 from videoserve.broker.leases import LeaseCalls
 from videoserve.broker.link import Link
+from videoserve.broker.uploads import UploadCalls
 from videoserve.broker.webhooks import WebhookCalls
 from videoserve.broker.workers import WorkerCalls
 from videoserve.config import Settings
 
 
 class Broker(
-    GlanceCalls, LeaseCalls, EventCalls, WebhookCalls, ApiKeyCalls, WorkerCalls, JanitorCalls, DurabilityCalls
+    GlanceCalls,
+    UploadCalls,
+    LeaseCalls,
+    EventCalls,
+    WebhookCalls,
+    ApiKeyCalls,
+    WorkerCalls,
+    JanitorCalls,
+    DurabilityCalls,
 ):
     """All calls over one link to one Redis (6.2 or later, not a cluster).
 

@@ -6,6 +6,12 @@ local removed = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', K.expiry, '-inf', now(), 'LIMIT', 0, p.limit)) do
   removed[#removed + 1] = {id, remove_record(id)}
 end
+for _, held in ipairs(call('ZRANGEBYSCORE', K.holds, '-inf', now(), 'LIMIT', 0, p.limit)) do
+  local sha, hold = held:match('^(%S+) (.+)$')
+  local freed = {}
+  unhold(sha, hold, freed)
+  orphan(freed, hold)
+end
 local orphans = call('HGETALL', K.orphans)
 for i = 1, #orphans, 2 do
   if call('EXISTS', K.ref .. orphans[i]) == 0 then

@@ -13,8 +13,8 @@ class JanitorCalls(Calls):
     async def expire(self, *, limit: int = 100) -> list[tuple[str, list[str]]]:
         """Removes up to `limit` records whose time is over, and requeues or buries jobs whose lease ran out.
 
-        Returns (job id, sha256 digests that no job needs any more); the caller deletes the files. Records that are
-        left over come with the next call.
+        Returns (job id, sha256 digests that no job needs any more); the caller deletes the files. Files that were
+        held for a job that never came stand under the name of their hold. What is left over comes with the next call.
         """
         answer = await self._link.transition(
             "expire",

@@ -29,11 +29,13 @@ class JobCalls(Calls):
         queue_limit: int,
         key_queue_limit: int,
         key_concurrency: int = 0,
+        hold: str | None = None,
     ) -> list[Job]:
         """Writes and queues the jobs of one client and one kind, all or none, and returns them once they are safe.
 
         `idempotency` is (key, sha256 of the body): the same pair again returns the earlier jobs. Calling again with
         the same job ids is harmless. `key_concurrency` is how many jobs of this client may run at once, 0 for any.
+        `hold` is what their pictures were held by until now.
         Raises QueueFull, Conflict "idempotency_conflict" for another body or when the earlier jobs are deleted.
         """
         tenant = jobs[0].tenant
@@ -47,6 +49,7 @@ class JobCalls(Calls):
             # The length keeps client "a:b" with key "c" apart from client "a" with key "b:c".
             idem=None if key is None else f"{len(tenant)}:{tenant}:{key}",
             body=body,
+            hold=hold,
         )
         match answer.get("error"):
             case "other_body":

@@ -32,8 +32,10 @@ KEYS: Final[dict[str, str]] = {
     "status": "status:",
     # STREAM {job id}: events, entry id "{seq}-0", fields kind and data (JSON)
     "events": "ev:",
-    # SET {sha256}: ids of the jobs that need this file
+    # SET {sha256}: ids of the jobs that need this file, and holds of requests about to name it in a job
     "ref": "ref:",
+    # ZSET: "{sha256} {hold}" scored by the hold's end
+    "holds": "holds",
     # HASH: sha256 → job id, files that lost their last job with nobody there to delete them
     "orphans": "orphans",
     # ZSET: ids of finished jobs scored by expires_at

@@ -9,6 +9,7 @@ from typing import Final
 from videoserve.broker.keys import KEYS
 
 NAMES: Final = (
+    "hold",
     "submit",
     "claim",
     "renew",

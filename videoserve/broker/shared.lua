@@ -53,6 +53,12 @@ local function unref(sha, id, freed)
   end
 end
 
+-- Ends the hold of a request on a file that now has a job, or that never got one.
+local function unhold(sha, hold, freed)
+  call('ZREM', K.holds, sha .. ' ' .. hold)
+  unref(sha, hold, freed)
+end
+
 -- For whoever collects later: nobody here can delete files.
 local function orphan(freed, id)
   for _, sha in ipairs(freed) do

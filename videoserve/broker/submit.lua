@@ -1,6 +1,6 @@
 -- Writes jobs and queues them, all or none.
 -- p: jobs [{id, job, tenant, kind, rank, shape, limit, hook, inputs, deadline?}], queue_limit, key_queue_limit,
---    retention, idem?, body?
+--    retention, idem?, body?, hold?
 local first = p.jobs[1]
 if p.idem then
   local earlier = call('GET', K.idem .. p.idem)
@@ -46,6 +46,12 @@ for _, job in ipairs(p.jobs) do
   call('ZADD', K.status .. 'queued:' .. job.tenant, order, job.id)
   call('SADD', K.active .. job.tenant, job.id)
   enqueue(job.id)
+end
+if p.hold then
+  for _, sha in ipairs(first.inputs) do
+    -- Frees nothing: the jobs need the file.
+    unhold(sha, p.hold, {})
+  end
 end
 if p.idem then
   call('SET', K.idem .. p.idem, cjson.encode({body = p.body, ids = ids}), 'EX', math.ceil(p.retention))
