@@ -132,7 +132,9 @@ def test_appetite() -> None:
     decoding = schedule(run("a", stage="decode"), limit=2).appetite()
     assert decoding is not None
     assert decoding.batch_key is None
-    assert schedule(*(run(f"r{index}", key=str(index)) for index in range(HELD))).appetite() is None
+    many = [run(f"r{index}", key=str(index)) for index in range(HELD)]
+    assert schedule(*many).appetite() is None
+    assert schedule(*many, limit=2).appetite() is not None
 
 
 def test_a_more_urgent_job_takes_over_at_the_next_step(

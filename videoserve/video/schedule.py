@@ -6,7 +6,7 @@ from videoserve.types import Appetite
 from videoserve.video.denoise import expert_of
 from videoserve.video.run import Run
 
-# Jobs held at once: one that runs, its company, and those that more urgent ones have overtaken.
+# Jobs held at once, besides the company of the one that runs: that one, and those that more urgent ones overtook.
 HELD = 8
 
 
@@ -63,9 +63,9 @@ class Schedule:
         """What further job would run now; None when enough is held."""
         if not self._runs:
             return Appetite(idle=True)
-        if len(self._runs) >= HELD:
-            return None
         first = min(self._runs.values(), key=order)
+        if len(self._runs) >= HELD + self._limit(first) - 1:
+            return None
         room = (
             first.stage in ("encode", "denoise") and not first.alone and len(self._company(first)) < self._limit(first)
         )
