@@ -164,3 +164,19 @@ async def test_many_at_once_are_one_call(broker: Broker, make_job: MakeJob, monk
     assert [row and row[1].queue_position for row in found] == [*range(1, 301), None, *range(1, 301)]
     assert sum(batches) == 301
     assert len(batches) <= 2
+
+
+async def test_a_reading_that_breaks_is_told_to_all_who_wait(
+    broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.submit([make_job("a")], **ROOMY)
+
+    async def get_many(*told: object) -> None:
+        raise RuntimeError("A record cannot be read.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker, "get_many", get_many)
+        async with asyncio.timeout(5):
+            found = await asyncio.gather(*(broker.glance("a") for _ in range(3)), return_exceptions=True)
+        assert [str(error) for error in found] == ["A record cannot be read."] * 3
+    assert await broker.glance("a") == await broker.get("a")

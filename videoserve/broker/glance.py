@@ -110,7 +110,8 @@ class GlanceCalls(JobCalls):
                 rows = await self.get_many(list(batch))
                 readings = {job_id: Seen(*row) for job_id, row in zip(batch, rows, strict=True) if row}
                 await self._renew_places(readings)
-            except ServeError as error:
+            except Exception as error:
+                # Whatever it was: somebody waits for each of these.
                 for reading in batch.values():
                     reading.set_exception(error)
                     # Whoever asked may have left.
