@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class ChainEngine:
     step_s: float = 0.01
     checkpoint_steps: int = 3
     load_error: Exception | None = None
+    greedy: bool = False
     kind: str = "video"
     running: dict[str, tuple[Job, int, bytes]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -100,7 +101,7 @@ class ChainEngine:
 
     def wants(self) -> Appetite | None:
         self.threads.add(threading.get_ident())
-        return None if self.running else Appetite(idle=True)
+        return None if self.running and not self.greedy else Appetite(idle=True)
 
     def costs(self) -> dict[str, Any]:
         return {"4x4x1:g0": {"step": self.step_s, "encode": 0.0, "decode": 0.0}}
@@ -296,6 +297,35 @@ async def test_a_late_result_is_refused_and_the_engine_told_to_forget(broker: Br
         state = await until_status(broker, job, "completed", "failed")
     assert state.status == "completed"
     assert state.outputs["video"].sha256 == chain_end(job)
+
+
+async def test_what_an_earlier_lease_computed_is_not_told_under_a_later_one_of_the_same_worker(
+    broker: Broker, files: FileStore
+) -> None:
+    """The store gives a job away in the middle of a step, and the worker, hungry for more, is who gets it again."""
+    engine = ChainEngine(files, step_s=0.4, checkpoint_steps=1000, greedy=True)
+    job = make_job(steps=4)
+
+    async def steps() -> list[int]:
+        stream = broker.events(job.id, 0)
+        told = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                async for event in stream:
+                    if event.kind == "progress":
+                        told.append(event.data["step"])
+        return told
+
+    async with working(broker, files, engine):
+        await submit(broker, job)
+        await until_progress(broker, job, 50)
+        found = await broker.get(job.id, None)
+        assert found is not None
+        await broker.release(job.id, found[1].fence)
+        state = await until_status(broker, job, "completed", "failed")
+    assert state.outputs["video"].sha256 == chain_end(job)
+    assert engine.calls.count(f"admit {job.id}") == 2
+    assert await steps() == [1, 2, 1, 2, 3, 4]
 
 
 async def test_drain_hands_the_job_over_at_a_checkpoint_and_another_worker_ends_it_alike(

@@ -17,12 +17,21 @@ WATCH_S = 0.08
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A job this worker answers for. `stopping`: it is being cancelled or given up; `given_up`: it is another's."""
+    """A job this worker answers for, from its claim on.
+
+    admitted  the engine has it: what it emits from now on belongs to this lease, and not to an earlier one
+    stopping  it is being cancelled or given up
+    given_up  it is another worker's, or back in the queue
+    """
 
     claim: Claim
     forwarder: Forwarder
+    admitted: bool = False
     stopping: bool = False
     given_up: bool = False
+
+    def set_admitted(self) -> None:
+        self.admitted = True
 
     @property
     def id(self) -> str:

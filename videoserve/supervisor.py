@@ -23,9 +23,9 @@ from videoserve.redis_keeper import RedisKeeper
 log = logging.getLogger(__name__)
 
 # Beyond the workers' own time to drain, until they are killed.
-WORKER_GRACE_S = 1.0
-# For requests that an API process is in the middle of.
-API_GRACE_S = 2.0
+WORKER_GRACE_S = 0.5
+# For requests that an API process is in the middle of; it gives them two seconds itself.
+API_GRACE_S = 3.0
 # Every write is on disk before its answer: a Redis that is killed after this loses nothing.
 REDIS_GRACE_S = 1.0
 READY_EVERY_S = 0.1

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable
 
 import torch
 
@@ -21,9 +20,10 @@ from videoserve.broker.state import Claim
 from videoserve.card import ModelCard, resolve_model
 from videoserve.config import WORKER_NEEDS_REDIS, Settings, load_settings
 from videoserve.engine_thread import EngineThread
-from videoserve.errors import FenceLost, JobFailed, ServeError
+from videoserve.errors import JobFailed
 from videoserve.files import FileStore
 from videoserve.forward import Ending, Forwarder, until_stored
+from videoserve.handover import RESERVE_S, Handover, in_time, told
 from videoserve.heartbeat import Heartbeat
 from videoserve.janitor import keep_clean
 from videoserve.lease import Held, Leases
@@ -41,8 +41,6 @@ log = logging.getLogger("videoserve.worker")
 IDLE_WAIT_S = 1.0
 # A busy one asks for more work at most this often.
 BUSY_WAIT_S = 0.05
-# Kept back from the time to drain, for handing jobs back without a fresh checkpoint.
-HAND_BACK_S = 2.0
 
 
 class CannotLoad(Exception):
@@ -61,6 +59,7 @@ class Worker:
         self._leases = Leases(broker, lease_s, self._on_cancelled, self._on_lost)
         self._tally = Tally(engine.kind)
         self._alive = Heartbeat(broker, engine.kind, model, self._leases.ids, self._tally.meter)
+        self._handover = Handover(broker, self._thread, self._leases, self._tally)
         self._claiming: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
@@ -84,7 +83,7 @@ class Worker:
         except CannotLoad:
             raise
         except Exception as error:
-            await self._give_up(error)
+            await self._handover.fail_all(error)
             raise
         finally:
             self._background.cancel()
@@ -140,13 +139,21 @@ class Worker:
         self._tally.claimed(job.id)
         self._background.spawn(self._answer_for(held))
         log.info("claimed", extra={"job": job.id, "attempt": claim.attempt, "fence": claim.fence})
+        loop = asyncio.get_running_loop()
+
+        def admit(engine: Engine) -> None:
+            # Called in the engine's thread, so that it comes between the last event of an earlier lease of the same
+            # job and the first of this one.
+            loop.call_soon_threadsafe(held.set_admitted)
+            engine.admit(job, claim.checkpoint)
+
         try:
-            await self._thread.call(lambda engine: engine.admit(job, claim.checkpoint))
+            await self._thread.call(admit)
         except JobFailed as error:
             held.forwarder.add(_failed(job.id, error.code, error.message, error.retry))
         except Exception as error:
             log.exception("the engine did not take the job", extra={"job": job.id})
-            held.forwarder.add(_failed(job.id, "worker_error", f"The job could not start: {_told(error)}.", True))
+            held.forwarder.add(_failed(job.id, "worker_error", f"The job could not start: {told(error)}.", True))
 
     async def _answer_for(self, held: Held) -> None:
         """The life of a held job: its events until it has ended or its fence is lost."""
@@ -181,7 +188,7 @@ class Worker:
 
     def _on_event(self, event: Event) -> None:
         held = self._leases.get(event.job_id)
-        if held is not None:
+        if held is not None and held.admitted:
             self._tally.saw(event)
             held.forwarder.add(event)
 
@@ -191,59 +198,19 @@ class Worker:
             await until_stored(lambda: self._broker.save_costs(self._alive.model, costs))
 
     async def _drain(self, deadline: float) -> None:
-        """Every held job goes to a checkpoint and back to the queue; what is not at a boundary in time goes without."""
+        """Takes no more jobs, gives back those it has, and closes the engine if that can be done."""
         began = time.monotonic()
         log.info("draining", extra={"worker": self.id, "jobs": self._leases.ids()})
-        until = deadline - HAND_BACK_S
         if self._claiming is not None:
-            await asyncio.wait({self._claiming}, timeout=until - time.monotonic())
-        await asyncio.gather(*(self._hand_back(held, until) for held in self._leases))
+            await asyncio.wait({self._claiming}, timeout=deadline - RESERVE_S - time.monotonic())
+        await self._handover.release_all(deadline)
         await self._thread.stop(1.0)
-        await _in_time(self._broker.farewell(self.id))
+        await in_time(self._broker.farewell(self.id))
         log.info("drained", extra={"worker": self.id, "drain_s": round(time.monotonic() - began, 2)})
-
-    async def _hand_back(self, held: Held, until: float) -> None:
-        held.stopping = True
-        try:
-            async with asyncio.timeout(until - time.monotonic()):
-                checkpoint = await self._thread.call(lambda engine: engine.suspend(held.id))
-                if checkpoint is not None:
-                    held.forwarder.add(Event(job_id=held.id, kind="checkpoint", data=checkpoint))
-                await held.forwarder.flushed()
-        except TimeoutError:
-            log.warning("no step boundary in time; the job goes back to its last checkpoint", extra={"job": held.id})
-        except ServeError as error:
-            log.warning("no checkpoint; the job goes back to its last", extra={"job": held.id, "reason": error.message})
-        # It may have ended meanwhile.
-        if self._leases.get(held.id) is held:
-            held.given_up = True
-            held.forwarder.close()
-            self._leases.drop(held)
-            self._tally.ended(held.id, "handed_back")
-            await _in_time(self._broker.release(held.id, held.claim.fence))
-
-    async def _give_up(self, error: Exception) -> None:
-        message = f"The worker broke while it had this job: {_told(error)}."
-        for held in self._leases:
-            held.forwarder.close()
-            await _in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", message, retry=True))
-
-
-async def _in_time(call: Awaitable[object]) -> None:
-    """For the last words of a worker. Unheard they cost time, not the job: its lease runs out."""
-    try:
-        async with asyncio.timeout(HAND_BACK_S):
-            await call
-    except (TimeoutError, FenceLost, ServeError) as error:
-        log.warning("the store did not take the job back", extra={"reason": _told(error)})
 
 
 def _failed(job_id: str, code: str, message: str, retry: bool) -> Event:
     return Event(job_id=job_id, kind="failed", data={"code": code, "message": message, "retry": retry})
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def prepare(settings: Settings) -> tuple[str, FileStore, VideoEngine]:
