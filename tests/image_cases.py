@@ -190,7 +190,7 @@ def _several() -> tuple[Case, ...]:
             name="tiff-pages",
             build=partial(made.animation, "TIFF"),
             pixels=made.scene,
-            says=("holds 3 pages; the first one is used",),
+            says=("holds several pages; the first one is used",),
         ),
         # A phone's photo with a depth or gain map behind it: one picture to its owner.
         Case(

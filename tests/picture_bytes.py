@@ -218,6 +218,20 @@ def huge_header(kind: str) -> bytes:
     return small[:at] + sides + small[at + len(sides) :]
 
 
+def many_pages(count: int) -> bytes:
+    """A TIFF of `count` pages, each of them the directory of the first one once more."""
+    data = bytearray(encode(scene(), "TIFF"))
+    (start,) = struct.unpack_from("<I", data, 4)
+    (entries,) = struct.unpack_from("<H", data, start)
+    end = start + 2 + 12 * entries
+    directory = bytes(data[start:end])
+    data += bytes(len(data) % 2)
+    struct.pack_into("<I", data, end, len(data))
+    for left in range(count - 1, 0, -1):
+        data += directory + struct.pack("<I", len(data) + len(directory) + 4 if left > 1 else 0)
+    return bytes(data)
+
+
 def half(kind: str) -> bytes:
     data = encode(scene(), kind)
     return data[: len(data) // 2]

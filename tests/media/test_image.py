@@ -144,6 +144,23 @@ def test_huge_pictures_are_refused_before_decoding() -> None:
     assert time.process_time() - started < 0.1
 
 
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    data = made.encode(made.scene(2000, 2000), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    assert _normalise(data).width == 2000
+    started = time.process_time()
+    with pytest.raises(BadImage, match="drawn in 1010 scans; at most 64") as caught:
+        _normalise(data[:-2] + 1000 * data[last:-2] + b"\xff\xd9")
+    assert caught.value.status == 400
+    assert time.process_time() - started < 0.5
+
+
+def test_pages_of_a_tiff_are_not_counted() -> None:
+    started = time.process_time()
+    assert _normalise(made.many_pages(10_000)).adjustments == ("The file holds several pages; the first one is used.",)
+    assert time.process_time() - started < 0.5
+
+
 def test_same_bytes_give_same_bytes() -> None:
     data = made.turned(3)
     assert _normalise(data) == _normalise(data)

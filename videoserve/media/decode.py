@@ -1,5 +1,6 @@
 """Bytes of unknown origin to a decoded picture: what they are is read from the bytes, never from a name or a type."""
 
+import re
 from collections.abc import Callable
 from io import BytesIO
 
@@ -43,6 +44,12 @@ _REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"\x1aE\xdf\xa3", "a WebM or Matroska video"),
 )
 
+# A progressive JPEG is drawn over and over, and a scan of a hundred bytes may cost as much as the whole picture.
+# Encoders make about ten.
+_SCANS_MAX = 64
+_JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+_JPEG_START, _JPEG_END, _JPEG_SCAN = 0xD8, 0xD9, 0xDA
+
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -72,6 +79,8 @@ def decode(data: bytes, *, pixel_limit: int, side_min: int) -> tuple[Image.Image
         # Pillow's readers answer hostile headers with almost every built-in exception; each means the same to a client.
         raise BadImage(f"The picture's header cannot be read: {_reason(error)}.") from error
     _check_size(picture.size, pixel_limit, side_min)
+    if isinstance(picture, JpegImageFile):
+        _check_scans(data)
     try:
         several = _holds_several(picture)
         picture.load()
@@ -130,13 +139,25 @@ def _too_large(what: str, pixel_limit: int) -> BadImage:
     )
 
 
+def _check_scans(data: bytes) -> None:
+    scans, at = 0, 0
+    while (marker := _JPEG_MARKER.search(data, at)) and marker[1][0] != _JPEG_END:
+        at = marker.end()
+        scans += marker[1][0] == _JPEG_SCAN
+        if marker[1][0] != _JPEG_START:
+            # What belongs to a marker tells its own length; a thumbnail in it has scans of its own.
+            at += int.from_bytes(data[at : at + 2])
+    if scans > _SCANS_MAX:
+        raise BadImage(f"The picture is drawn in {scans} scans; at most {_SCANS_MAX} are accepted.")
+
+
 def _holds_several(picture: ImageFile.ImageFile) -> tuple[str, ...]:
+    if not getattr(picture, "is_animated", False):
+        return ()
     if isinstance(picture, TiffImageFile):
-        pages = picture.n_frames
-        return (f"The file holds {pages} pages; the first one is used.",) if pages > 1 else ()
-    if getattr(picture, "is_animated", False):
-        return ("The picture is an animation; its first frame is used.",)
-    return ()
+        # Not how many: counting them reads every directory of the file, each against all before it.
+        return ("The file holds several pages; the first one is used.",)
+    return ("The picture is an animation; its first frame is used.",)
 
 
 def _upright(picture: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
