@@ -25,8 +25,8 @@ class InvalidField(ServeError):
 class BadImage(ServeError):
     """Bytes that are not a usable picture: 400 for broken ones, 413 for too large, 415 for other types."""
 
-    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_image"):
-        super().__init__(message, status=status, code=code, param="input_reference")
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_image", param: str = "input_reference"):
+        super().__init__(message, status=status, code=code, param=param)
 
 
 class NotFound(ServeError):

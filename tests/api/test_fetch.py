@@ -128,6 +128,11 @@ async def test_redirect_to_an_allowed_name_that_turned_private(site: Site, monke
     assert len(site.asked) == 1
 
 
+async def test_a_host_is_allowed_however_it_is_spelled(site: Site) -> None:
+    hosts = settings(image_hosts=("LOCALHOST",), private_hosts=("LocalHost",))
+    assert await fetch_image(f"http://localHost:{site.port}/picture", hosts)
+
+
 async def test_endless_redirects_end(site: Site) -> None:
     with pytest.raises(BadImage, match="redirects more than 3 times"):
         await fetch_image(f"http://127.0.0.1:{site.port}/loop", settings())
@@ -136,8 +141,8 @@ async def test_endless_redirects_end(site: Site) -> None:
 
 async def test_too_many_bytes(site: Site) -> None:
     with pytest.raises(BadImage, match="more than 10000 bytes") as caught:
-        await fetch_image(f"http://127.0.0.1:{site.port}/endless", settings())
-    assert caught.value.status == 413
+        await fetch_image(f"http://127.0.0.1:{site.port}/endless", settings(), param="last_image")
+    assert (caught.value.status, caught.value.param) == (413, "last_image")
 
 
 @pytest.mark.parametrize("path", ["/silent", "/trickle"])
@@ -156,5 +161,6 @@ async def test_answer_other_than_success(site: Site) -> None:
 async def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(BadImage, match="the connection failed"):
-        await fetch_image(f"http://127.0.0.1:{port}/picture", settings())
+    with pytest.raises(BadImage, match="the connection failed") as caught:
+        await fetch_image(f"http://127.0.0.1:{port}/picture", settings(), param="reference_url")
+    assert caught.value.param == "reference_url"

@@ -175,6 +175,24 @@ async def test_given_up_after_the_last_attempt(
     assert await told(broker, "video_1") == {"delivered": False, "attempts": 3, "error": "The answer was 503."}
 
 
+async def test_a_delivery_that_breaks_here_is_given_up_as_well(
+    broker: Broker, courier: Courier, receiver: Receiver, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sign(*told: object) -> str:
+        raise RuntimeError("A mistake.")
+
+    monkeypatch.setattr(webhooks, "pause_s", lambda attempt: 0.0)
+    monkeypatch.setattr(webhooks, "ATTEMPTS", 2)
+    monkeypatch.setattr(webhooks, "sign", sign)
+    monkeypatch.setattr(broker, "next_deliveries", impatient(broker))
+    await end(broker, make_job("video_1", webhook_url=receiver.url))
+    async with asyncio.timeout(5):
+        while (state := await told(broker, "video_1")) is None:
+            await asyncio.sleep(0.02)
+    assert (state["delivered"], state["attempts"]) == (False, 2)
+    assert "A mistake" not in state["error"]
+
+
 async def test_redirect_is_not_followed(
     broker: Broker, courier: Courier, receiver: Receiver, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

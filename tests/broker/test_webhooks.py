@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from videoserve.broker import Broker, Delivery, backoff_s
+from videoserve.broker import Broker, Delivery
 from videoserve.types import Appetite, Job
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,3 @@ async def test_a_secret_is_made_once_and_replaced_on_demand(broker: Broker) -> N
     assert await broker.webhook_secret("t") == secret
     assert await broker.webhook_secret("u") != secret
     assert await broker.replace_webhook_secret("t") != secret
-
-
-def test_backoff_doubles_up_to_an_hour() -> None:
-    assert [backoff_s(attempt) for attempt in (1, 2, 3, 20)] == [5, 10, 20, 3600]

@@ -26,9 +26,13 @@ async def fetch_image(url: str, settings: Settings, *, param: str = "input_refer
         ):
             return await _follow(client, url, settings, param)
     except (TimeoutError, httpx.TimeoutException):
-        raise BadImage(f"{param}: its URL did not answer within {FETCH_TIMEOUT_S:g} s.", status=504) from None
+        raise BadImage(
+            f"{param}: its URL did not answer within {FETCH_TIMEOUT_S:g} s.", status=504, param=param
+        ) from None
     except (httpx.HTTPError, httpx.InvalidURL):
-        raise BadImage(f"{param}: its URL could not be fetched; the connection failed.", status=502) from None
+        raise BadImage(
+            f"{param}: its URL could not be fetched; the connection failed.", status=502, param=param
+        ) from None
 
 
 async def _follow(client: httpx.AsyncClient, url: str, settings: Settings, param: str) -> bytes:
@@ -42,15 +46,17 @@ async def _follow(client: httpx.AsyncClient, url: str, settings: Settings, param
             if response.is_success:
                 return await _bounded(response, settings.body_limit, param)
             if not response.has_redirect_location:
-                raise BadImage(f"{param}: its URL answered {response.status_code}, not a picture.", status=502)
+                raise BadImage(
+                    f"{param}: its URL answered {response.status_code}, not a picture.", status=502, param=param
+                )
             url = str(target.url.join(response.headers["location"]))
         finally:
             await response.aclose()
-    raise BadImage(f"{param}: its URL redirects more than {REDIRECTS} times.", status=502)
+    raise BadImage(f"{param}: its URL redirects more than {REDIRECTS} times.", status=502, param=param)
 
 
 def _check_host(url: httpx.URL, settings: Settings, param: str) -> None:
-    if url.host not in settings.image_hosts:
+    if url.host not in {host.lower() for host in settings.image_hosts}:
         allowed = ", ".join(settings.image_hosts) or "none; send the picture itself or a data URL"
         raise InvalidField(param, f"{param} names the host {url.host}; allowed hosts are: {allowed}.")
 
@@ -60,5 +66,7 @@ async def _bounded(response: httpx.Response, limit: int, param: str) -> bytes:
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > limit:
-            raise BadImage(f"{param}: its URL holds more than {limit} bytes, the most allowed.", status=413)
+            raise BadImage(
+                f"{param}: its URL holds more than {limit} bytes, the most allowed.", status=413, param=param
+            )
     return bytes(body)

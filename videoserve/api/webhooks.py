@@ -103,7 +103,14 @@ class Courier:
             await self._broker.ack(delivery)
             return "deleted"
         job, state = found
-        error = await self._post(found[0].webhook_url, event(delivery, state.completed_at), job.tenant)
+        try:
+            error = await self._post(found[0].webhook_url, event(delivery, state.completed_at), job.tenant)
+        except ServeError:
+            raise
+        except Exception:
+            # Settled like any failure: unsettled it would be handed out again for ever.
+            log.exception("a delivery could not be made", extra={"job": job.id})
+            error = "The server failed to make the delivery."
         if error is None:
             await self._broker.ack(delivery)
             return "delivered"

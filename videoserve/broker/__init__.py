@@ -5,7 +5,7 @@ from videoserve.broker.broker import Broker
 from videoserve.broker.jobs import QueueFull
 from videoserve.broker.server import EmbeddedRedis, find_server
 from videoserve.broker.state import Claim, JobState
-from videoserve.broker.webhooks import Delivery, backoff_s
+from videoserve.broker.webhooks import Delivery
 
 __all__ = [
     "Broker",
@@ -14,7 +14,6 @@ __all__ = [
     "EmbeddedRedis",
     "JobState",
     "QueueFull",
-    "backoff_s",
     "digest_key",
     "find_server",
 ]

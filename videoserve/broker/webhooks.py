@@ -100,8 +100,3 @@ class WebhookCalls(Calls):
             attempt=delivery.attempt,
             **outcome,
         )
-
-
-def backoff_s(attempt: int) -> float:
-    """Seconds to wait after the given attempt failed: 5, 10, 20 … up to an hour."""
-    return min(5.0 * 2.0 ** (attempt - 1), 3600.0)
