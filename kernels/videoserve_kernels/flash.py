@@ -45,10 +45,11 @@ def attend_keys(
     channels = tl.arange(0, HEAD_DIM)
     columns = tl.arange(0, BLOCK_K)
     for first in range(start, stop, BLOCK_K):
-        at = (first + columns).to(tl.int64)
+        # Addresses in 64 bits, comparisons in 32: half the registers.
+        at = first + columns
         inside = at < keys
-        k_at = k + at[None, :] * k_s + channels[:, None]
-        v_at = v + at[:, None] * v_s + channels[None, :]
+        k_at = k + at.to(tl.int64)[None, :] * k_s + channels[:, None]
+        v_at = v + at.to(tl.int64)[:, None] * v_s + channels[None, :]
         if MASKED:
             k_tile = tl.load(k_at, mask=inside[None, :], other=0.0)  # [D, K]
             v_tile = tl.load(v_at, mask=inside[:, None], other=0.0)  # [K, D]
@@ -90,7 +91,6 @@ def flash_kernel(
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    rows = rows.to(tl.int64)
     channels = tl.arange(0, HEAD_DIM)
     # The last query sees the last key, also when there are fewer queries than keys.
     offset = keys - queries
@@ -104,7 +104,7 @@ def flash_kernel(
         whole = tl.maximum(tl.minimum(known, tile * BLOCK_Q + offset + 1), 0)
     whole = whole // BLOCK_K * BLOCK_K
 
-    q_at = q + batch * q_b + head * q_n + rows[:, None] * q_s + channels[None, :]
+    q_at = q + batch * q_b + head * q_n + rows.to(tl.int64)[:, None] * q_s + channels[None, :]
     q_tile = tl.load(q_at, mask=rows[:, None] < queries, other=0.0)
     k += batch * k_b + (head // group) * k_n
     v += batch * v_b + (head // group) * v_n
@@ -125,7 +125,7 @@ def flash_kernel(
     unseen = top == float("-inf")
     total = tl.where(unseen, 1.0, total)
     here = rows < queries
-    out_at = out + batch * o_b + head * o_n + rows[:, None] * o_s + channels[None, :]
+    out_at = out + batch * o_b + head * o_n + rows.to(tl.int64)[:, None] * o_s + channels[None, :]
     tl.store(out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=here[:, None])
     if HAS_LSE:
         sums = tl.where(unseen, float("-inf"), (top + tl.log2(total)) * LN_2)

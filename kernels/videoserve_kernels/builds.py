@@ -1,0 +1,240 @@
+"""Ahead-of-time builds: every Triton kernel at the shapes that count, for the cards we serve, without any card.
+
+Needs triton, but neither a GPU nor a driver: triton's own ptxas compiles and its cuobjdump says what a kernel takes.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from videoserve_kernels import (
+    drift_kernel,
+    flash,
+    gemm_kernel,
+    low_rank_kernel,
+    modulate_kernel,
+    norm_kernel,
+    quant_kernel,
+)
+
+TARGETS = (89, 90, 120)
+# Bytes of shared memory that one block may have.
+SHARED_LIMIT = {89: 101376, 90: 232448, 120: 101376}
+POINTER = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int8: "*i8", torch.float8_e4m3fn: "*fp8e4nv"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One kernel at one shape for one card.
+
+    `types` gives the types of pointers and floats by parameter; all others are int32, or compile-time `constants`.
+    `registers` a thread, `shared` bytes and `spilled` bytes are the budget.
+    """
+
+    op: str
+    shape: str
+    sm: int
+    kernel: Any
+    types: Mapping[str, str]
+    constants: Mapping[str, Any]
+    warps: int
+    registers: int
+    shared: int
+    stages: int = 3
+    spilled: int = 0
+    # Strides and channel counts that are multiples of 16, as real models have them: wide loads.
+    aligned: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.shape} sm_{self.sm}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a compiled kernel takes: registers a thread, bytes of shared memory a block, bytes a thread spills."""
+
+    registers: int
+    shared: int
+    spilled: int
+
+
+def compiled(build: Build) -> Any:
+    """Triton's compiled kernel, with its PTX and cubin in `asm`."""
+    names = build.kernel.arg_names
+    signature = {name: "constexpr" if name in build.constants else build.types.get(name, "i32") for name in names}
+    attributes = {
+        (at,): [["tt.divisibility", 16]]
+        for at, name in enumerate(names)
+        if signature[name].startswith("*") or name in build.aligned
+    }
+    source = ASTSource(build.kernel, signature, dict(build.constants), attributes)
+    options = {"num_warps": build.warps, "num_stages": build.stages, "enable_fp_fusion": True}
+    return triton.compile(source, target=GPUTarget("cuda", build.sm, 32), options=options)
+
+
+def figures(build: Build) -> Figures:
+    """Compiles and measures; RuntimeError when cuobjdump says nothing about the kernel."""
+    kernel = compiled(build)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(kernel.asm["cubin"])
+        cubin.flush()
+        said = subprocess.run(
+            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", cubin.name],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    usage = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", said)
+    if usage is None:
+        raise RuntimeError(f"cuobjdump gives no resource usage of {build.name}: {said!r}")
+    registers, stack, local = map(int, usage.groups())
+    return Figures(registers=registers, shared=kernel.metadata.shared, spilled=stack + local)
+
+
+def builds() -> list[Build]:
+    """Every build: Wan-14B's shapes (40 heads of 128, C = 5120), and the options that change the code."""
+    return [build for sm in TARGETS for build in builds_for(sm)]
+
+
+def builds_for(sm: int) -> list[Build]:
+    return [
+        *flash_builds(sm), *quant_builds(sm), *drift_builds(sm), *norm_builds(sm), *modulate_builds(sm),
+        *low_rank_builds(sm), *gemm_builds(sm),
+    ]  # fmt: skip
+
+
+def flash_builds(sm: int) -> list[Build]:
+    types = {
+        **dict.fromkeys(("q", "k", "v", "out"), "*bf16"), "bias": "*fp32", "lse": "*fp32", "lengths": "*i64",
+        "scale": "fp32",
+    }  # fmt: skip
+    strides = tuple(f"{tensor}_{axis}" for tensor in "qkvo" for axis in "bsn")
+    found = []
+    for head_dim, option in ((128, ""), (128, "causal"), (128, "bias"), (64, "causal"), (32, "")):
+        size = flash.tiles(head_dim, torch.bfloat16, sm)
+        constants = {
+            "HEAD_DIM": head_dim, "BLOCK_Q": size.queries, "BLOCK_K": size.keys, "CAUSAL": option == "causal",
+            "HAS_BIAS": option == "bias", "HAS_LENGTHS": option == "causal", "HAS_LSE": True,
+        }  # fmt: skip
+        found.append(Build(
+                op="attend",
+                shape=f"D{head_dim} {option}".strip(),
+                sm=sm,
+                kernel=flash.flash_kernel,
+                types=types,
+                constants=constants,
+                warps=size.warps,
+                stages=size.stages,
+                registers={32: 144, 64: 184, 128: 240}[head_dim],
+                shared=SHARED_LIMIT[sm],
+                aligned=strides,
+        ))  # fmt: skip
+    return found
+
+
+def quant_builds(sm: int) -> list[Build]:
+    tile = {"BLOCK_S": quant_kernel.TOKENS, "BLOCK_D": 128}
+    found = []
+    for dtype, code in ((torch.int8, "int8"), (torch.float8_e4m3fn, "fp8")):
+        types = {"codes": POINTER[dtype], "scales": "*fp32"}
+        found += [
+            Build(
+                op="quantise_heads", shape=f"D128 {code}", sm=sm, kernel=quant_kernel.quantise_kernel,
+                types={**types, "x": "*bf16", "largest": "fp32"}, constants={**tile, "WHOLE": dtype == torch.int8},
+                warps=4, registers=64, shared=2048, aligned=("x_b", "x_s", "x_n", "channels"),
+            ),
+            Build(
+                op="dequantise_heads", shape=f"D128 {code}", sm=sm, kernel=quant_kernel.dequantise_kernel,
+                types={**types, "out": "*bf16"}, constants=tile, warps=4, registers=64, shared=4096,
+                aligned=("o_b", "o_s", "o_n", "channels"),
+            ),
+        ]  # fmt: skip
+    return found
+
+
+def drift_builds(sm: int) -> list[Build]:
+    return [
+        Build(
+            op="drift", shape="bf16 masked", sm=sm, kernel=drift_kernel.drift_kernel,
+            types={"a": "*bf16", "b": "*bf16", "mask": "*i1", "parts": "*fp32"},
+            constants={"HAS_MASK": True, "BLOCK_S": drift_kernel.TOKENS, "BLOCK_C": drift_kernel.CHANNELS},
+            warps=8, registers=96, shared=1024, aligned=("a_b", "a_s", "b_b", "b_s", "channels"),
+        )
+    ]  # fmt: skip
+
+
+def norm_builds(sm: int) -> list[Build]:
+    found = []
+    for rotate in (False, True):
+        found.append(Build(
+                op="rms_norm_rotate" if rotate else "rms_norm",
+                shape="C5120",
+                sm=sm,
+                kernel=norm_kernel.rms_norm_kernel,
+                types={"x": "*bf16", "weight": "*bf16", "turns": "*fp32", "out": "*bf16", "eps": "fp32"},
+                constants={"ROTATE": rotate, "BLOCK": 8192},
+                warps=norm_kernel.warps(8192),
+                registers=128,
+                shared=33024,
+                aligned=("x_b", "x_s", "channels", "head_dim"),
+        ))  # fmt: skip
+    return found
+
+
+def modulate_builds(sm: int) -> list[Build]:
+    types = {
+        **dict.fromkeys(("x", "y", "out"), "*bf16"), **dict.fromkeys(("shift", "scale", "gate"), "*fp32"),
+        "frame_index": "*i64", "eps": "fp32",
+    }  # fmt: skip
+    strides = ("x_b", "x_s", "y_b", "y_s", "s_b", "s_k", "c_b", "c_k", "g_b", "g_k", "channels")
+    return [
+        Build(
+            op=op, shape="C5120", sm=sm, kernel=kernel, types=types, constants={"BLOCK": 8192},
+            warps=norm_kernel.warps(8192), registers=168, shared=33024, aligned=strides,
+        )
+        for op, kernel in (
+            ("modulated_norm", modulate_kernel.modulated_norm_kernel),
+            ("gated_residual", modulate_kernel.gated_residual_kernel),
+        )
+    ]  # fmt: skip
+
+
+def low_rank_builds(sm: int) -> list[Build]:
+    return [
+        Build(
+            op="add_low_rank", shape=f"R{rank}", sm=sm, kernel=low_rank_kernel.low_rank_kernel,
+            types=dict.fromkeys(("y", "x", "a", "b"), "*bf16"),
+            constants={"BLOCK_M": low_rank_kernel.ROWS, "BLOCK_C": low_rank_kernel.CHANNELS, "BLOCK_R": rank},
+            warps=4, registers=192, shared=SHARED_LIMIT[sm], aligned=("inputs", "outputs", "rank", "share"),
+        )
+        for rank in (16, 128)
+    ]  # fmt: skip
+
+
+def gemm_builds(sm: int) -> list[Build]:
+    found = []
+    for op, kernel, dtype in (
+        ("int8_linear", gemm_kernel.int8_linear_kernel, torch.int8),
+        ("fp8_linear", gemm_kernel.fp8_linear_kernel, torch.float8_e4m3fn),
+    ):
+        for rows in (16, 128):
+            size = gemm_kernel.tiles(rows, dtype, sm)
+            types = {
+                "x": POINTER[dtype], "weight": POINTER[dtype], "bias": "*bf16", "out": "*bf16",
+                "x_scales": "*fp32", "weight_scales": "*fp32",
+            }  # fmt: skip
+            constants = {
+                "HAS_BIAS": True, "BLOCK_M": size.rows, "BLOCK_N": size.columns, "BLOCK_K": size.depth, "GROUP": 8,
+            }  # fmt: skip
+            found.append(Build(
+                op=op, shape=f"M{rows}", sm=sm, kernel=kernel, types=types, constants=constants, warps=size.warps,
+                stages=size.stages, registers=255, shared=SHARED_LIMIT[sm], aligned=("columns", "depth"),
+            ))  # fmt: skip
+    return found

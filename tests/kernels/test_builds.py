@@ -1,0 +1,44 @@
+"""Every kernel built for every card we serve, without one: it compiles, and takes no more than its budget."""
+
+import pytest
+from videoserve_kernels.builds import TARGETS, Build, builds, compiled, figures
+
+# Seconds each: tiles that are multiplied.
+LONG = ("attend", "int8_linear", "fp8_linear", "add_low_rank")
+
+
+def parameters() -> list[object]:
+    return [
+        pytest.param(build, id=build.name, marks=[pytest.mark.slow] if build.op in LONG else []) for build in builds()
+    ]
+
+
+@pytest.mark.parametrize("build", parameters())
+def test_fits_its_budget(build: Build) -> None:
+    took = figures(build)
+    assert took.registers <= build.registers
+    assert took.shared <= build.shared
+    assert took.spilled <= build.spilled
+    if build.op in LONG:
+        tensor_cores = "wgmma.mma_async" if build.sm == 90 and build.constants.get("BLOCK_M") != 16 else "mma.sync"
+        assert tensor_cores in compiled(build).asm["ptx"]
+
+
+def test_every_kernel_is_built_for_every_card() -> None:
+    for sm in TARGETS:
+        ops = {build.op for build in builds() if build.sm == sm}
+        assert ops == {
+            "add_low_rank",
+            "attend",
+            "dequantise_heads",
+            "drift",
+            "fp8_linear",
+            "gated_residual",
+            "int8_linear",
+            "modulated_norm",
+            "quantise_heads",
+            "rms_norm",
+            "rms_norm_rotate",
+        }
+    names = [build.name for build in builds()]
+    assert len(names) == len(set(names))
