@@ -18,15 +18,16 @@ SWEEP_AGE_S = 3600.0
 
 
 async def keep_clean(broker: Broker, files: FileStore) -> None:
-    """Runs for as long as the worker does. Any number of workers may do this at once: every deed is idempotent."""
+    """Runs for as long as its process does. Any number of them may do this at once: every deed is idempotent."""
     rounds = 0
     while True:
         try:
             await expire(broker, files)
             if rounds % round(SWEEP_EVERY_S / EXPIRE_EVERY_S) == 0:
                 await sweep(broker, files)
-        except ServeError as error:
-            log.warning("the janitor could not work", extra={"reason": error.message})
+        except (ServeError, OSError) as error:
+            # A disk or a store that is in trouble now; what else its process does goes on.
+            log.warning("the janitor could not work", extra={"reason": str(error)})
         rounds += 1
         await asyncio.sleep(EXPIRE_EVERY_S)
 

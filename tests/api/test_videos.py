@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from redis import Redis
 
 from videoserve.api.keys import create_key
 from videoserve.api.poll import PollingApp
@@ -169,3 +170,22 @@ async def test_clients_do_not_see_each_other(
     answer = await client.get(path)
     assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
     assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_cancelled_video_whose_worker_died_ends_without_another_worker(
+    app: FastAPI,
+    client: httpx.AsyncClient,
+    make_video: Make,
+    wait_for: Make,
+    broker: Broker,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("videoserve.janitor.EXPIRE_EVERY_S", 0.05)
+    video_id = (await make_video())["id"]
+    assert await broker.claim("video", "dies", Appetite(idle=True)) is not None
+    assert (await client.post(f"/v1/videos/{video_id}/cancel")).json()["status"] == "in_progress"
+    with Redis.from_url(redis_url) as redis:
+        redis.zadd("leases:video", {video_id: 1.0})
+    async with app.router.lifespan_context(app):
+        assert (await wait_for(video_id))["error"]["code"] == "cancelled"

@@ -20,6 +20,7 @@ from videoserve.broker import Broker
 from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings
 from videoserve.files import FileStore
+from videoserve.janitor import keep_clean
 from videoserve.metrics import Meter
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,14 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Beside the routes: this process delivers webhooks and publishes its counts."""
+    """Beside the routes: this process delivers webhooks, publishes its counts and tidies, also without any worker."""
     state = app.state
     courier = Courier(state.broker, state.settings, state.meter, api_process_id())
     background = Background()
     background.broken.add_done_callback(_give_up)
     background.spawn(announce(state.broker, state.meter, state.started_at))
     background.spawn(courier.run())
+    background.spawn(keep_clean(state.broker, state.files))
     try:
         yield
     finally:
