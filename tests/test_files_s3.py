@@ -1,16 +1,29 @@
 """The file store in a bucket, against moto's S3: several machines are several cache folders."""
 
+import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import httpx
 import pytest
 from moto import mock_aws
+from pydantic import ValidationError
 
+from tests import picture_bytes
+from tests.stand_in import StandIn
+from videoserve.api.__main__ import serve
+from videoserve.api.app import create_app
+from videoserve.broker import Broker
+from videoserve.config import Settings
 from videoserve.errors import NotFound, ServeError
+from videoserve.files import FileStore
 from videoserve.files_s3 import S3FileStore
+from videoserve.open_files import open_files
+from videoserve.worker import prepare
 
 
 @pytest.fixture
@@ -101,3 +114,63 @@ def test_keep(here: S3FileStore, there: S3FileStore) -> None:
     assert not here.delete(sha, last_put_before=began)
     assert here.delete(sha)
     assert not there.keep(sha)
+
+
+def test_the_settings_name_the_bucket(bucket: str, tmp_path: Path) -> None:
+    for prefix in ("", "/", "/a/b", "/a/b/"):
+        settings = Settings(data=tmp_path, files=f"s3://{bucket}{prefix}")
+        sha = open_files(settings).put(b"a picture")
+        key = f"a/b/{sha}" if "a" in prefix else sha
+        boto3.client("s3").delete_object(Bucket=bucket, Key=key)
+        assert not open_files(settings).has(sha)
+    assert type(open_files(Settings(data=tmp_path))) is FileStore
+    for wrong in ("s3://", "bucket", "gs://bucket", "s3:///prefix"):
+        with pytest.raises(ValidationError):
+            Settings(data=tmp_path, files=wrong)
+
+
+def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "videoserve.files_s3")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ValueError, match=r"needs boto3: install videoserve\[s3\]"):
+        open_files(Settings(data=tmp_path, files="s3://bucket/x"))
+
+
+@pytest.mark.anyio
+async def test_an_api_process_opens_it(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_app(settings: Settings, broker: Broker, files: FileStore) -> None:
+        raise ValueError(type(files).__name__)
+
+    monkeypatch.setattr("videoserve.api.__main__.create_app", create_app)
+    settings = Settings(data=tmp_path, redis_url="redis://127.0.0.1:1", files=f"s3://{bucket}")
+    with pytest.raises(ValueError, match="S3FileStore"):
+        await serve(settings, None)
+
+
+def test_a_worker_opens_it(bucket: str, tmp_path: Path) -> None:
+    _, files, _ = prepare(Settings(data=tmp_path, threads=1, device="cpu", files=f"s3://{bucket}"))
+    assert isinstance(files, S3FileStore)
+
+
+@pytest.mark.anyio
+async def test_a_video_passes_between_machines(
+    here: S3FileStore, there: S3FileStore, broker: Broker, redis_url: str, tmp_path: Path
+) -> None:
+    app = create_app(Settings(redis_url=redis_url, data=tmp_path), broker, here)
+    worker = asyncio.create_task(StandIn(broker, there).run())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        part = {"input_reference": picture_bytes.encode(picture_bytes.scene(160, 96), "PNG")}
+        answer = await client.post("/v1/videos/sync", data={"prompt": "pan left"}, files=part)
+        assert answer.status_code == 200, answer.text
+        video_id = answer.headers["x-request-id"]
+        found = await broker.get(video_id)
+        assert found is not None
+        assert there.has(found[0].plan["image"])
+        again = await client.get(f"/v1/videos/{video_id}/content", headers={"Range": "bytes=4-7"})
+        assert (again.content, answer.content[4:8]) == (b"ftyp", b"ftyp")
+        await asyncio.sleep(2.1)
+        await client.delete(f"/v1/videos/{video_id}")
+        assert not any(there.has(output.sha256) for output in found[1].outputs.values())
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)

@@ -33,6 +33,11 @@ class Settings(BaseSettings):
     api: int = Field(default=1, ge=1, le=64, description="API processes")
     workers: int = Field(default=1, ge=0, le=64, description="video workers")
     redis_url: str | None = Field(default=None, description="a real Redis; without it a private one is started")
+    files: str | None = Field(
+        default=None,
+        pattern=r"^s3://[a-z0-9][a-z0-9.-]+(/.*)?$",
+        description="s3://BUCKET/PREFIX for pictures and results, by boto3's own settings; without it the data folder",
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(default=0, ge=0, description="CPU threads of a worker; 0: its share of all cores")

@@ -28,6 +28,7 @@ from videoserve.heartbeat import Heartbeat
 from videoserve.janitor import keep_clean
 from videoserve.lease import Held, Leases
 from videoserve.logs import start_logs
+from videoserve.open_files import open_files
 from videoserve.process import EXIT_REFUSED
 from videoserve.tally import Tally
 from videoserve.types import Appetite, Engine, Event
@@ -216,7 +217,7 @@ def _failed(job_id: str, code: str, message: str, retry: bool) -> Event:
 def prepare(settings: Settings) -> tuple[str, FileStore, VideoEngine]:
     """The model's name, the file store and an engine that has not loaded yet. Raises ValueError, a sentence."""
     directory = resolve_model(settings.model)
-    files = FileStore(settings.data / "files")
+    files = open_files(settings)
     torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
     return ModelCard.read(directory).name, files, VideoEngine(settings, files, directory)
 

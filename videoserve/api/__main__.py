@@ -19,8 +19,8 @@ import uvloop
 from videoserve.api.app import create_app
 from videoserve.broker import Broker
 from videoserve.config import Settings, load_settings
-from videoserve.files import FileStore
 from videoserve.logs import start_logs
+from videoserve.open_files import open_files
 from videoserve.process import EXIT_REFUSED
 
 log = logging.getLogger("videoserve.api")
@@ -35,7 +35,7 @@ async def serve(settings: Settings, listener: socket.socket | None) -> None:
         raise ValueError("An API process needs its server's Redis: set VIDEOSERVE_REDIS_URL.")
     broker = Broker.from_settings(settings)
     try:
-        app = create_app(settings, broker, FileStore(settings.data / "files"))
+        app = create_app(settings, broker, open_files(settings))
         server = _Server(_config(app, settings))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)

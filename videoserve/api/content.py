@@ -50,22 +50,25 @@ async def content(
         return Response(status_code=304, headers={"ETag": etag})
     wanted = request.headers.get("range")
     if wanted is None or request.headers.get("if-range", etag) != etag:
-        return whole_file(service.files, job, output, variant, {})
+        return await whole_file(service.files, job, output, variant, {})
     ranges = parse_ranges(wanted, output.bytes)
     if ranges is None:
-        return whole_file(service.files, job, output, variant, {})
+        return await whole_file(service.files, job, output, variant, {})
     if not ranges:
         raise RangeNotSatisfiable(wanted, output.bytes)
-    return _partial(service.files.path(output.sha256), ranges, output, _headers(job, output, variant))
+    path = await asyncio.to_thread(service.files.path, output.sha256)
+    return _partial(path, ranges, output, _headers(job, output, variant))
 
 
-def whole_file(
+async def whole_file(
     files: FileStore, job: Job, output: Output, variant: Variant, headers: Mapping[str, str]
 ) -> StreamingResponse:
     """The file as a response of its own, with `headers` besides its own. Raises NotFound when it is gone."""
+    # A store elsewhere may first have to fetch it.
+    path = await asyncio.to_thread(files.path, output.sha256)
     everything = ByteRange(0, output.bytes - 1)
     return StreamingResponse(
-        _read(files.path(output.sha256), [(b"", everything)], b""),
+        _read(path, [(b"", everything)], b""),
         media_type=output.media_type,
         headers={**_headers(job, output, variant), "Content-Length": str(output.bytes), **headers},
     )

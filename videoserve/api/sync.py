@@ -35,7 +35,7 @@ async def result_of(service: Service, job: Job, request: Request) -> Response:
         status = 409 if state.error["code"] == "cancelled" else 500
         raise ServeError(state.error["message"], status=status, code=state.error["code"])
     assert state.receipt is not None, "a job without an error that has ended is completed"
-    return whole_file(service.files, job, state.outputs["video"], "video", _headers(job, state.receipt))
+    return await whole_file(service.files, job, state.outputs["video"], "video", _headers(job, state.receipt))
 
 
 async def _end(service: Service, job_id: str) -> None:

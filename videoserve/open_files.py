@@ -1,0 +1,21 @@
+"""The file store that the settings name."""
+
+from videoserve.config import Settings
+from videoserve.files import FileStore
+
+
+def open_files(settings: Settings) -> FileStore:
+    """The folder `files` in the data folder, or the bucket of `settings.files`, for which that folder holds copies.
+
+    Raises ValueError, a sentence, when the bucket cannot be used with what is installed here.
+    """
+    folder = settings.data / "files"
+    if settings.files is None:
+        return FileStore(folder)
+    try:
+        # boto3 is optional: only a server with a bucket needs it.
+        from videoserve.files_s3 import S3FileStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ValueError(f"Files are in {settings.files}, which needs {error.name}: install videoserve[s3].") from None
+    bucket, _, prefix = settings.files.removeprefix("s3://").partition("/")
+    return S3FileStore(folder, bucket, prefix and prefix.rstrip("/") + "/")
