@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 from videoserve_kernels import reference
+from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.collectives import cut
 from videoserve_kernels.comm.gather import gather_sequence, shard_sequence
 from videoserve_kernels.comm.plan import ParallelPlan
 from videoserve_kernels.comm.usp import attention, cross_attention
 from videoserve_kernels.comm.volume import Layer, sent
+from videoserve_kernels.rope import rotate, video_angles
 
 Ranks = Callable[[int], Callable[..., list[Any]]]
 Shape = tuple[int, int, int, int, int]
@@ -154,14 +156,24 @@ def test_eight_bits_on_the_wire(ranks_of: Ranks, scheme: dict[str, Any], codec: 
     ranks_of(ParallelPlan(**scheme).ranks)(spread, scheme, codec, [EVEN, SHAPES[1]])
 
 
+def rotary_table() -> Tensor:
+    angles = video_angles(29, 1, 1, 6)
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+
 def results(world: Any, scheme: dict[str, Any]) -> Tensor:
     mesh = world.mesh(**scheme)
     q, k, v = (shard_sequence(t, mesh) for t in tensors(SHAPES[1], torch.float32))
+    # Positions are those within the whole video.
+    turns = rotary_table()[mesh.shard(29)]
+    q, k = rotate(q, turns), rotate(k, turns)
     return gather_sequence(attention(q, k, v, mesh, length=29), mesh, length=29)
 
 
 def test_the_result_does_not_depend_on_the_number_of_ranks(ranks_of: Ranks) -> None:
-    one = ranks_of(1)(results, {})[0]
+    q, k, v = tensors(SHAPES[1], torch.float32)
+    one = attend(rotate(q, rotary_table()), rotate(k, rotary_table()), v)
+    assert torch.equal(ranks_of(1)(results, {})[0], one)
     for scheme in ({"ulysses": 3}, {"ring": 4}, {"ring": 2, "ulysses": 4}):
         everywhere = ranks_of(ParallelPlan(**scheme).ranks)(results, scheme)
         assert all(torch.equal(got, everywhere[0]) for got in everywhere)

@@ -186,3 +186,16 @@ def test_a_disagreement_elsewhere_stops_everybody(fresh_ranks: Ranks) -> None:
     messages = fresh_ranks(4)(one_group_disagrees)
     assert "is known to them only" in messages[0]
     assert "rank 3 issued all_gather of 5 float32" in messages[3]
+
+
+def meshes_come_and_go(world: Any) -> int:
+    total = 0
+    for plan in (ParallelPlan(ulysses=4), ParallelPlan(ring=2, ulysses=2), ParallelPlan(cfg=2, tensor=2)):
+        with Mesh(plan) as mesh:
+            total += int(collectives.all_reduce(torch.ones(3), mesh.world).wait().sum())
+            mesh.end_step()
+    return total
+
+
+def test_meshes_may_follow_each_other_in_one_world(ranks_of: Ranks) -> None:
+    assert ranks_of(4)(meshes_come_and_go) == [36] * 4

@@ -47,7 +47,7 @@ def ring_attention(
         if under_way is not None:
             held = under_way.wait()
             length = lengths[(group.index - turn - 1) % group.size]
-            both = codec.decode(held, (shape[0], length, *shape[1:]), k.dtype)
+            both = codec.decode(held, (shape[0], length, shape[1], shape[2]), k.dtype)
             k, v = both.chunk(2, dim=2)
     return parts.out()
 

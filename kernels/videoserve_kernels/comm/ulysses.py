@@ -10,7 +10,7 @@ from torch import Tensor
 from videoserve_kernels.comm.collectives import all_to_all, cut
 from videoserve_kernels.comm.exchange import Group, Handle
 from videoserve_kernels.comm.split import split
-from videoserve_kernels.comm.wire import Codec
+from videoserve_kernels.comm.wire import Codec, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Trade:
         return self._send(list(cut(out, self.lengths, dim=1)), counts, arriving)
 
     def _send(
-        self, parts: list[Tensor], rows: Sequence[Sequence[int]], arriving: Sequence[tuple[int, ...]]
+        self, parts: list[Tensor], rows: Sequence[Sequence[int]], arriving: Sequence[Shape]
     ) -> Handle[list[Tensor]]:
         """Encodes and sends part j to rank j; rows[i][j] rows of D channels a batch element go from rank i to j.
 
