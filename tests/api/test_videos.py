@@ -163,7 +163,7 @@ async def test_clients_do_not_see_each_other(
         ("GET", ""), ("GET", "/content"), ("GET", "/events"), ("GET", "/receipt"), ("POST", "/cancel"), ("DELETE", ""),
     ):  # fmt: skip
         answer = await client.request(method, path + suffix, headers=theirs)
-        assert answer.status_code == 404, (method, suffix)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (404, "video_id"), (method, suffix)
     assert (await client.post(f"{path}/remix", json={"prompt": ""}, headers=theirs)).status_code == 404
     assert (await client.get(f"/v1/videos?after={video['id']}", headers=theirs)).status_code == 404
     assert [v["id"] for v in (await client.get("/v1/videos", headers=theirs)).json()["data"]] == [other["id"]]

@@ -1,10 +1,12 @@
 """The outbox: a delivery waits until it is settled, whoever dies."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from videoserve.broker import Broker, Delivery
 from videoserve.types import Appetite, Job
@@ -77,6 +79,27 @@ async def test_retries_wait_and_are_given_up(broker: Broker, make_job: MakeJob) 
 async def end_again(broker: Broker, make_job: MakeJob) -> None:
     await broker.submit([make_job("e", webhook_url="https://x.example/hook")], **ROOMY)
     await broker.cancel("e")
+
+
+async def test_consumers_that_are_gone_are_forgotten(
+    broker: Broker, redis_url: str, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end_jobs(broker, make_job)
+    (first,) = await broker.next_deliveries("gone", count=1)
+    await broker.ack(first)
+    taken = await broker.next_deliveries("died")
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+
+        def known() -> set[str]:
+            return {consumer["name"] for consumer in redis.xinfo_consumers("webhooks", "deliverers")}
+
+        assert known() == {"died", "gone"}
+        monkeypatch.setattr("videoserve.broker.webhooks.FORGET_S", 0.05)
+        await asyncio.sleep(0.1)
+        assert await broker.next_deliveries("here", timeout=0.01) == []
+        # What the dead one took is still to be handed out again.
+        assert known() == {"died"}
+    assert await broker.next_deliveries("here", timeout=0.01, reclaim_s=0.05) == taken
 
 
 async def test_a_secret_is_made_once_and_replaced_on_demand(broker: Broker) -> None:

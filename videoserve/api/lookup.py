@@ -8,7 +8,8 @@ from videoserve.api.auth import Caller, require
 from videoserve.api.service import Service
 from videoserve.api.video_object import video_object
 from videoserve.broker import JobState
-from videoserve.errors import Conflict, NotFound
+from videoserve.broker.jobs import missing
+from videoserve.errors import Conflict
 from videoserve.types import Job
 
 Generate = Annotated[Caller, Depends(require("generate"))]
@@ -25,10 +26,6 @@ async def find(service: Service, video_id: str, caller: Caller) -> tuple[Job, Jo
 async def show(service: Service, job: Job, state: JobState) -> dict[str, Any]:
     work_s = service.work_s(job, await service.costs()) if state.status == "queued" else None
     return video_object(job, state, work_s=work_s, workers=service.settings.workers)
-
-
-def missing(video_id: str) -> NotFound:
-    return NotFound(f"There is no video {video_id[:80]!r}.", param="video_id")
 
 
 def not_ready(video_id: str, state: JobState) -> Conflict:

@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from videoserve.api.auth import Caller, require
 from videoserve.api.errors import answer, crash
-from videoserve.api.lookup import missing
 from videoserve.api.service import Service
 from videoserve.api.video_object import poll_headers, video_object
 from videoserve.broker import JobState
+from videoserve.broker.jobs import missing
 from videoserve.errors import ServeError
 from videoserve.metrics import Meter
 

@@ -121,7 +121,7 @@ class JobCalls(Calls):
             raise Conflict(f"The video {job_id!r} is {answer['status']}; only queued or running ones can be cancelled.")
         found = None if "error" in answer else await self.get(job_id, tenant)
         if found is None:
-            raise _missing(job_id)
+            raise missing(job_id)
         return found
 
     async def delete(self, job_id: str, tenant: str | None = None) -> list[str]:
@@ -131,7 +131,7 @@ class JobCalls(Calls):
         """
         answer = await self._link.transition("delete", id=job_id, tenant=tenant)
         if "error" in answer:
-            raise _missing(job_id)
+            raise missing(job_id)
         # Lua writes an empty list as {}.
         return [*answer["freed"]]
 
@@ -165,8 +165,8 @@ class JobCalls(Calls):
         return rows, answer["more"]
 
 
-def _missing(job_id: str) -> NotFound:
-    return NotFound(f"There is no video {job_id!r}.")
+def missing(job_id: str) -> NotFound:
+    return NotFound(f"There is no video {job_id[:80]!r}.", param="video_id")
 
 
 def _queue_full(answer: dict[str, Any], scope: str, limit: int) -> QueueFull:

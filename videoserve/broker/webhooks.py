@@ -10,6 +10,8 @@ from videoserve.broker.keys import KEYS
 from videoserve.broker.link import SHORT_S
 
 GROUP: Final = "deliverers"
+# A consumer that holds nothing and has not asked for this long is a process that ended.
+FORGET_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,9 @@ class WebhookCalls(Calls):
 
         Those that another consumer took more than `reclaim_s` seconds ago and never settled are handed out again.
         """
-        await self._link.transition("webhook_due", once=False, group=GROUP, limit=count)
+        await self._link.transition(
+            "webhook_due", once=False, group=GROUP, limit=count, forget_ms=round(1000 * FORGET_S)
+        )
 
         async def reclaim() -> Any:
             return await self._link.short.xautoclaim(
