@@ -172,6 +172,14 @@ async def test_clients_do_not_see_each_other(
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
+async def test_who_may_poll_is_not_taken_from_another_header(client: httpx.AsyncClient, make_video: Make) -> None:
+    path = f"/v1/videos/{(await make_video())['id']}"
+    assert (await client.get(path)).status_code == 200
+    nameless = client.build_request("GET", path, headers={"Authorization": "127.0.0.1:8000"})
+    del nameless.headers["host"]
+    assert (await client.send(nameless)).status_code == 403
+
+
 async def test_a_cancelled_video_whose_worker_died_ends_without_another_worker(
     app: FastAPI,
     client: httpx.AsyncClient,

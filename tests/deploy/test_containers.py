@@ -79,6 +79,12 @@ def test_every_package_is_copied() -> None:
     assert set(re.findall(r'"(\w+)"', where)) | {"videoserve"} <= copied
 
 
+@pytest.mark.parametrize(("target", "extras"), [("cpu", "[s3]"), ("cuda", "[gpu,s3]")])
+def test_images_can_keep_files_in_a_bucket(target: str, extras: str) -> None:
+    (install,) = [rest for _, rest in stage(f"{target}-packages") if "/wheels/*.whl" in rest]
+    assert install.endswith(f'"$(echo /wheels/*.whl){extras}"')
+
+
 def test_base_images_and_packages_are_pinned_to_a_line() -> None:
     images = [rest.split(" AS ")[0] for instruction, rest in INSTRUCTIONS if instruction == "FROM"]
     stages = [rest.split(" AS ")[1] for instruction, rest in INSTRUCTIONS if instruction == "FROM"]

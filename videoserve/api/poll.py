@@ -64,7 +64,7 @@ class Polls:
         self._service = service
         self._meter = meter
         self._require = require("generate")
-        self._callers: dict[tuple[bytes, ...], tuple[Caller, float]] = {}
+        self._callers: dict[tuple[tuple[bytes, bytes], ...], tuple[Caller, float]] = {}
         self._rendered: OrderedDict[str, Rendered] = OrderedDict()
 
     async def answer(self, video_id: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +84,7 @@ class Polls:
         self._meter.observe("videoserve_http_seconds", time.perf_counter() - began, route=ROUTE)
 
     async def _caller(self, scope: Scope) -> Caller:
-        identity = tuple([value for name, value in scope["headers"] if name in IDENTITY])
+        identity = tuple([header for header in scope["headers"] if header[0] in IDENTITY])
         now = time.monotonic()
         caller, until = self._callers.get(identity, (None, 0.0))
         if caller is None or until < now:
