@@ -1,6 +1,5 @@
 """The one attention door. Layout is [B, S, N, D] everywhere."""
 
-from importlib.util import find_spec
 from typing import Any, Literal, overload
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from videoserve_kernels import reference
 from videoserve_kernels.backend import Backend, pick
 from videoserve_kernels.sdpa import sdpa
-from videoserve_kernels.triton_gate import no_triton
+from videoserve_kernels.triton_gate import installed, no_triton
 
 Attended = Tensor | tuple[Tensor, Tensor]
 
@@ -103,7 +102,7 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **options
 
 
 def no_xformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **options: Any) -> str | None:
-    if find_spec("xformers") is None:
+    if not installed("xformers"):
         return "xformers is not installed; `pip install 'videoserve[gpu]'` brings it"
     if q.device.type != "cuda":
         return f"xformers' kernels run on cuda and the queries are on {q.device}"

@@ -111,30 +111,25 @@ def builds_for(sm: int) -> list[Build]:
 
 
 def flash_builds(sm: int) -> list[Build]:
-    types = {
-        **dict.fromkeys(("q", "k", "v", "out"), "*bf16"), "bias": "*fp32", "lse": "*fp32", "lengths": "*i64",
-        "scale": "fp32",
-    }  # fmt: skip
     strides = tuple(f"{tensor}_{axis}" for tensor in "qkvo" for axis in "bsn")
     found = []
-    for head_dim, option in ((128, ""), (128, "causal"), (128, "bias"), (64, "causal"), (32, "")):
-        size = flash.tiles(head_dim, torch.bfloat16, sm)
+    for head_dim, option, dtype in (
+        (128, "", torch.bfloat16), (128, "causal", torch.bfloat16), (128, "bias", torch.bfloat16),
+        (64, "causal", torch.bfloat16), (32, "", torch.bfloat16), (128, "float32", torch.float32),
+    ):  # fmt: skip
+        size = flash.tiles(head_dim, dtype, sm)
+        types = {
+            **dict.fromkeys(("q", "k", "v", "out"), POINTER[dtype]), "bias": "*fp32", "lse": "*fp32",
+            "lengths": "*i64", "scale": "fp32",
+        }  # fmt: skip
         constants = {
             "HEAD_DIM": head_dim, "BLOCK_Q": size.queries, "BLOCK_K": size.keys, "CAUSAL": option == "causal",
             "HAS_BIAS": option == "bias", "HAS_LENGTHS": option == "causal", "HAS_LSE": True,
         }  # fmt: skip
         found.append(Build(
-                op="attend",
-                shape=f"D{head_dim} {option}".strip(),
-                sm=sm,
-                kernel=flash.flash_kernel,
-                types=types,
-                constants=constants,
-                warps=size.warps,
-                stages=size.stages,
-                registers={32: 144, 64: 184, 128: 240}[head_dim],
-                shared=SHARED_LIMIT[sm],
-                aligned=strides,
+            op="attend", shape=f"D{head_dim} {option}".strip(), sm=sm, kernel=flash.flash_kernel, types=types,
+            constants=constants, warps=size.warps, stages=size.stages, aligned=strides,
+            registers={32: 144, 64: 184, 128: 240}[head_dim], shared=SHARED_LIMIT[sm],
         ))  # fmt: skip
     return found
 

@@ -27,10 +27,10 @@ def tiles(head_dim: int, dtype: torch.dtype, sm: int) -> Tiles:
 
     Shared memory holds one tile of queries and `stages` tiles of keys and of values: 227 KiB a block on sm_90, 99 KiB
     on sm_89 and sm_120, where D = 128 therefore takes 64 keys in two stages. float32 is multiplied exactly, by
-    ordinary instructions, whose operands live in registers: small tiles.
+    ordinary instructions, whose operands live in registers: small tiles, and more threads for 128 channels.
     """
     if dtype == torch.float32:
-        return Tiles(32, 32, 4, 1)
+        return Tiles(32, 16, 8, 1) if head_dim == 128 else Tiles(32, 32, 4, 1)
     if sm == 90:
         return Tiles(128, 64, 8, 3)
     return Tiles(128, 64, 8, 2)

@@ -1,10 +1,13 @@
 """Whether Triton kernels can run on the tensors of a call; triton itself is imported only when a kernel first runs."""
 
 import os
+from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+
+ON_A_CPU = "Triton kernels run on cuda and a tensor is on cpu"
 
 
 def no_triton(*tensors: Tensor) -> str | None:
@@ -12,14 +15,23 @@ def no_triton(*tensors: Tensor) -> str | None:
 
     Triton's interpreter (TRITON_INTERPRET=1, for tests) takes tensors of a CPU.
     """
-    elsewhere = next((tensor.device for tensor in tensors if tensor.device.type != "cuda"), None)
-    if elsewhere is not None and not (elsewhere.type == "cpu" and interpreting()):
-        return f"Triton kernels run on cuda and a tensor is on {elsewhere}"
-    if find_spec("triton") is None:
+    for tensor in tensors:
+        # Asked at every call of a door: on a CPU this answer must cost next to nothing.
+        if not tensor.is_cuda:
+            if tensor.is_cpu and interpreting():
+                continue
+            return ON_A_CPU if tensor.is_cpu else f"Triton kernels run on cuda and a tensor is on {tensor.device}"
+    if not installed("triton"):
         return "triton is not installed; `pip install 'videoserve[gpu]'` brings it"
     if tensors and capability(tensors[0]) < 80:
         return f"the kernels need sm_80 or later and the card is sm_{capability(tensors[0])}"
     return None
+
+
+@cache
+def installed(package: str) -> bool:
+    """Whether a package can be imported; looked up once, since a look-up walks the file system."""
+    return find_spec(package) is not None
 
 
 def interpreting() -> bool:

@@ -19,7 +19,7 @@ def test_fits_its_budget(build: Build) -> None:
     assert took.registers <= build.registers
     assert took.shared <= build.shared
     assert took.spilled <= build.spilled
-    if build.op in LONG:
+    if build.op in LONG and "float32" not in build.shape:
         tensor_cores = "wgmma.mma_async" if build.sm == 90 and build.constants.get("BLOCK_M") != 16 else "mma.sync"
         assert tensor_cores in compiled(build).asm["ptx"]
 

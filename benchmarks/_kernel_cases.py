@@ -1,0 +1,181 @@
+"""The kernels as the benchmark runs them: inputs of any size, the same call for every backend, bytes and operations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from videoserve_kernels import gemm, reference
+from videoserve_kernels.attention import attend
+from videoserve_kernels.drift import drift
+from videoserve_kernels.low_rank import add_low_rank
+from videoserve_kernels.modulate import gated_residual, modulated_norm
+from videoserve_kernels.norm import rms_norm
+from videoserve_kernels.norm_rope import rms_norm_rotate
+from videoserve_kernels.quant import dequantise_heads, quantise_heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Tokens, frames they belong to, heads, channels a head, rank, and the type and device of activations."""
+
+    tokens: int
+    frames: int
+    heads: int
+    head_dim: int
+    rank: int
+    dtype: torch.dtype
+    device: str
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One op: our kernel, torch's way, and the float64 truth, each on the same inputs; `moved` bytes, `operations`."""
+
+    op: str
+    ours: Callable[[], Tensor]
+    torchs: Callable[[], Tensor]
+    truth: Callable[[], Tensor]
+    moved: int
+    operations: int = 0
+    # Of the largest value of the truth; what half-precision inputs and outputs cost.
+    tolerance: float = 2e-2
+
+
+def cases(size: Size) -> list[Case]:
+    """Every kernel at one size."""
+    return [*attention_cases(size), *token_cases(size), *wire_cases(size), *product_cases(size)]
+
+
+def normal(size: Size, *shape: int) -> Tensor:
+    return torch.randn(*shape, device=size.device, dtype=torch.float32).to(size.dtype)
+
+
+def attention_cases(size: Size) -> list[Case]:
+    q, k, v = (normal(size, 1, size.tokens, size.heads, size.head_dim) for _ in range(3))
+    bias = torch.randn(1, size.tokens, device=size.device)
+    found = []
+    for name, causal, key_bias in (
+        ("attend", False, None),
+        ("attend causal", True, None),
+        ("attend bias", False, bias),
+    ):
+
+        def run(backend: str, causal: bool = causal, key_bias: Tensor | None = key_bias) -> Tensor:
+            return attend(q, k, v, causal=causal, key_bias=key_bias, backend=backend)
+
+        def truth(causal: bool = causal, key_bias: Tensor | None = key_bias) -> Tensor:
+            # One head: the scores of all would not fit.
+            one = (t[:, :, :1].double() for t in (q, k, v))
+            return reference.attend(*one, causal=causal, key_bias=None if key_bias is None else key_bias.double())
+
+        found.append(
+            Case(
+                op=name, ours=lambda run=run: run("flash"), torchs=lambda run=run: run("sdpa"), truth=truth,
+                moved=4 * q.numel() * q.element_size(),
+                operations=4 * size.tokens**2 * size.channels // (2 if causal else 1),
+            )
+        )  # fmt: skip
+    return found
+
+
+def token_cases(size: Size) -> list[Case]:
+    x, y = normal(size, 1, size.tokens, size.channels), normal(size, 1, size.tokens, size.channels)
+    weight = normal(size, size.channels)
+    angles = torch.randn(size.tokens, size.head_dim // 2, device=size.device, dtype=torch.float64)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    narrow_turns = turns.to(torch.complex64)
+    table = torch.randn(3, 1, 2, size.channels, device=size.device)
+    shift, scale, gate = table
+    index = torch.arange(size.frames, device=size.device) % 2
+    of_x = x.numel() * x.element_size()
+    wide_x, wide_y, wide = x.double, y.double, table.double
+    return [
+        Case(
+            op="rms_norm", moved=2 * of_x,
+            ours=lambda: rms_norm(x, weight, eps=1e-6, backend="triton"),
+            torchs=lambda: torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6),
+            truth=lambda: reference.rms_norm(wide_x(), weight.double(), eps=1e-6),
+        ),
+        Case(
+            op="rms_norm_rotate", moved=2 * of_x + turns.numel() * 8,
+            ours=lambda: rms_norm_rotate(x, weight, narrow_turns, eps=1e-6, backend="triton"),
+            torchs=lambda: rms_norm_rotate(x, weight, narrow_turns, eps=1e-6, backend="torch"),
+            truth=lambda: reference.rms_norm_rotate(wide_x(), weight.double(), turns, eps=1e-6),
+        ),
+        Case(
+            op="modulated_norm", moved=2 * of_x,
+            ours=lambda: modulated_norm(x, shift, scale, index, eps=1e-6, backend="triton"),
+            torchs=lambda: modulated_norm(x, shift, scale, index, eps=1e-6, backend="torch"),
+            truth=lambda: reference.modulated_norm(wide_x(), wide()[0], wide()[1], index, eps=1e-6),
+        ),
+        Case(
+            op="gated_residual", moved=3 * of_x,
+            ours=lambda: gated_residual(x, y, gate, index, backend="triton"),
+            torchs=lambda: gated_residual(x, y, gate, index, backend="torch"),
+            truth=lambda: reference.gated_residual(wide_x(), wide_y(), wide()[2], index),
+        ),
+        Case(
+            op="drift", moved=2 * of_x, tolerance=1e-4,
+            ours=lambda: drift(x, y, backend="triton"),
+            torchs=lambda: drift(x, y, backend="torch"),
+            truth=lambda: reference.drift(wide_x(), wide_y()),
+        ),
+    ]  # fmt: skip
+
+
+def wire_cases(size: Size) -> list[Case]:
+    x = normal(size, 1, size.tokens, size.heads, size.head_dim)
+    found = []
+    for name, wire, tolerance in (("int8", torch.int8, 1 / 127), ("fp8", torch.float8_e4m3fn, 1 / 16)):
+
+        def run(backend: str, wire: torch.dtype = wire) -> Tensor:
+            codes, scales = quantise_heads(x, dtype=wire, backend=backend)
+            return dequantise_heads(codes, scales, dtype=torch.float32, backend=backend)
+
+        found.append(
+            Case(
+                op=f"quantise + dequantise {name}", tolerance=tolerance,
+                ours=lambda run=run: run("triton"), torchs=lambda run=run: run("reference"), truth=x.double,
+                moved=x.numel() * (x.element_size() + 1 + 1 + 4) + 8 * x[..., 0].numel(),
+            )
+        )  # fmt: skip
+    return found
+
+
+def product_cases(size: Size) -> list[Case]:
+    width = size.channels
+    x, weight = normal(size, size.tokens, width), normal(size, width, width) / width**0.5
+    y, a, b = (
+        normal(size, size.tokens, width),
+        normal(size, size.rank, width) / width**0.5,
+        normal(size, width, size.rank),
+    )
+    eight = (*gemm.quantise_rows(x), *gemm.quantise_rows(weight))
+    blocks = (*gemm.quantise_groups(x), *gemm.quantise_blocks(weight))
+    operations, of_x = 2 * size.tokens * width**2, x.numel() * x.element_size()
+    out = {"dtype": size.dtype}
+    return [
+        Case(
+            op="add_low_rank", moved=3 * of_x, operations=4 * size.tokens * width * size.rank,
+            ours=lambda: add_low_rank(y.clone(), x, a, b, backend="triton"),
+            torchs=lambda: add_low_rank(y.clone(), x, a, b, backend="torch"),
+            truth=lambda: reference.add_low_rank(y.double(), x.double(), a.double(), b.double()),
+        ),
+        Case(
+            op="int8_linear", moved=of_x + 2 * x.numel(), operations=operations,
+            ours=lambda: gemm.int8_linear(*eight, backend="triton", **out),
+            torchs=lambda: torch.nn.functional.linear(x, weight),
+            truth=lambda: reference.int8_linear(*eight, dtype=torch.float64),
+        ),
+        Case(
+            op="fp8_linear", moved=of_x + 2 * x.numel(), operations=operations,
+            ours=lambda: gemm.fp8_linear(*blocks, backend="triton", **out),
+            torchs=lambda: torch.nn.functional.linear(x, weight),
+            truth=lambda: reference.fp8_linear(*blocks, dtype=torch.float64),
+        ),
+    ]  # fmt: skip
