@@ -13,8 +13,8 @@ from videoserve.video.engine import VideoEngine
 RunAll = Callable[[VideoEngine], list[Event]]
 STEPS = 4
 REQUEST: dict[str, Any] = {"num_inference_steps": STEPS, "num_frames": 9, "guidance_scale": 2.5}
-# The units of a job's work: one encode, the steps, one decode; the write ends it.
-UNITS = 1 + STEPS + 1
+# The units of a job's work: one encode, the steps, two pieces of nine frames decoded; the write ends it.
+UNITS = 1 + STEPS + 2
 
 
 def interrupted(engine: VideoEngine, job: Any, units: int) -> list[Event]:

@@ -3,7 +3,7 @@
 import base64
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import av
@@ -222,14 +222,15 @@ def test_a_plain_video_of_a_real_picture_fails(
     tiny_studio: Any, run_all: RunAll, monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
     engine = tiny_studio.shared()
-    original = engine.components.vae.decode
+    original = engine.components.vae.pieces
 
-    def black(latents: Tensor) -> Tensor:
-        video = original(latents)
-        video[:, :, 1:] = -1.0
-        return video
+    def black(latents: Tensor, most: int) -> Iterator[Tensor]:
+        for number, piece in enumerate(original(latents, most)):
+            # The first frame repeats the picture.
+            kept = piece[:, :, : 1 if number == 0 else 0]
+            yield torch.cat([kept, torch.full_like(piece[:, :, kept.shape[2] :], -1.0)], dim=2)
 
-    monkeypatch.setattr(engine.components.vae, "decode", black)
+    monkeypatch.setattr(engine.components.vae, "pieces", black)
     image = tiny_studio.picture(np.zeros((32, 48, 3), np.uint8)) if plain else tiny_studio.picture()
     engine.admit(tiny_studio.job(image=image), None)
     events = run_all(engine)

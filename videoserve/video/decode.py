@@ -1,5 +1,7 @@
 """Stage three: latents to frames, and the check that there is a picture in them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,13 +18,19 @@ FLAT_PICTURE = 8
 FLAT_FRAME = 1
 
 
-@torch.inference_mode()
-def decode(components: Components, latents: Tensor) -> Frames:
-    """Finished latents [1, C, F, H, W] to uint8 frames [F, H, W, 3].
+def decode(components: Components, latents: Tensor) -> Iterator[Frames]:
+    """Finished latents [1, C, F, H, W] to uint8 frames [F', H, W, 3], a latent frame at a time, as they are asked for.
 
-    Raises JobFailed when the decoder's output is not finite. The rounding is that of diffusers' VideoProcessor.
+    So that a job can be left between two pieces. Raises JobFailed when the decoder's output is not finite. The rounding
+    is that of diffusers' VideoProcessor.
     """
-    video = components.vae.decode(latents)[0]  # [3, F, H, W]
+    for piece in components.vae.pieces(latents, most=1):
+        yield to_frames(piece[0])
+
+
+@torch.inference_mode()
+def to_frames(video: Tensor) -> Frames:
+    """Decoded [3, F, H, W] in -1..1 to uint8 [F, H, W, 3]. Raises JobFailed when it is not finite."""
     if not bool(video.isfinite().all()):
         raise JobFailed("numerical_error", "The decoder gave numbers that are not finite, after the last step.")
     pixels = (video.float() * 0.5 + 0.5).clamp_(0, 1).mul_(255).round_().to(torch.uint8)

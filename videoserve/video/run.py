@@ -51,6 +51,18 @@ class Record:
 
 
 @dataclass(slots=True, eq=False)
+class Drawing:
+    """Frames [F, H, W, 3] decoded so far, what gives the next ones, and the seconds it has taken."""
+
+    pieces: Iterator[NDArray[np.uint8]]
+    frames: list[NDArray[np.uint8]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def count(self) -> int:
+        return sum(len(frames) for frames in self.frames)
+
+
+@dataclass(slots=True, eq=False)
 class Run:
     """A job with its tensors. `contexts` has one entry an expert, made when the expert is first needed.
 
@@ -66,6 +78,7 @@ class Run:
     contexts: dict[int, TextContext] = field(default_factory=dict)
     latents: Tensor | None = None
     solver: Solver | None = None
+    drawing: Drawing | None = None
     frames: NDArray[np.uint8] | None = None
     flat_picture: bool = False
     record: Record = field(default_factory=Record)
@@ -99,7 +112,8 @@ class Run:
 
     def bytes_held(self) -> int:
         """Bytes of the tensors and frames kept."""
-        frames = 0 if self.frames is None else self.frames.nbytes
+        drawn = [] if self.drawing is None else self.drawing.frames
+        frames = sum(array.nbytes for array in (*drawn, self.frames) if array is not None)
         return frames + sum(tensor.nbytes for tensor in self.tensors())
 
 

@@ -29,7 +29,7 @@ from videoserve.video.memory import peak_memory
 from videoserve.video.preview import Preview
 from videoserve.video.progress import Costs, percent, position, remaining
 from videoserve.video.receipt import make_receipt
-from videoserve.video.run import Run, need
+from videoserve.video.run import Drawing, Run, need
 from videoserve.video.write import write
 
 log = logging.getLogger(__name__)
@@ -112,14 +112,20 @@ class Stages:
             self._checkpoint(run, emit)
 
     def decode(self, run: Run, emit: Emit) -> None:
-        """Latents to frames."""
+        """The next piece of the latents to frames; after the last one, the check that there is a picture in them."""
         with self._timed("decode", [run], emit) as clock:
-            frames = decode(self._components, finished(run))
-            check_picture(frames, flat_picture=run.flat_picture)
-            run.frames = frames
-            run.stage = "write"
-        self._costs.record(shape_key(run.plan), "decode", clock.seconds)
-        self._tell_progress(run, emit)
+            drawn = run.drawing or Drawing(pieces=decode(self._components, finished(run)))
+            run.drawing = drawn
+            drawn.frames.append(next(drawn.pieces))
+            if drawn.count() == run.plan.num_frames:
+                frames = np.concatenate(drawn.frames)
+                check_picture(frames, flat_picture=run.flat_picture)
+                run.frames, run.drawing = frames, None
+                run.stage = "write"
+        drawn.seconds += clock.seconds
+        if run.stage == "write":
+            self._costs.record(shape_key(run.plan), "decode", drawn.seconds)
+            self._tell_progress(run, emit)
 
     def write(self, run: Run, emit: Emit) -> None:
         """Frames to files; with this the job is done."""

@@ -54,7 +54,7 @@ def warm_up(components: Components, card: ModelCard, costs: Costs, batch: int) -
         rows, seconds = timed(components, lambda: velocities(components, runs[:1]))
         advance(runs[0], rows[0], estimate=False)
     costs.record(key, "step", seconds)
-    frames, seconds = settled(components, lambda: decode(components, finished(runs[0])))
+    frames, seconds = settled(components, lambda: np.concatenate(list(decode(components, finished(runs[0])))))
     costs.record(key, "decode", seconds)
     with TemporaryDirectory() as folder:
         _, seconds = settled(components, lambda: write(frames, plan, FileStore(Path(folder))))

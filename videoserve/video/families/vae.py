@@ -1,6 +1,6 @@
 """Wan's VAE: our encode and decode over the parameters of diffusers' `AutoencoderKLWan`, both kinds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,36 +57,42 @@ class WanVae:
             raise ValueError(f"A clip of {frames} frames cannot be encoded: it must have 4·n + 1.")
         x = self.split_patches(video.to(self.device, self.dtype))
         mean = (
-            self.through(self.encode_chunk, self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4]))
+            torch.cat(list(self.through(self.encode_chunk, self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4]))), dim=1)
             .permute(0, 4, 1, 2, 3)
             .float()
         )
         shift, scale = self.statistics()
         return (mean - shift) * (1.0 / scale)
 
-    @torch.inference_mode()
     def decode(self, latents: Tensor) -> Tensor:
         """The video of normalised latents [B, C, F, h, w]: [B, 3, 4·(F - 1) + 1, H, W] in -1..1, module's dtype."""
+        return torch.cat(list(self.pieces(latents)), dim=2)
+
+    @torch.inference_mode()
+    def pieces(self, latents: Tensor, most: int | None = None) -> Iterator[Tensor]:
+        """The same video in consecutive pieces [B, 3, F', H, W], computed as they are asked for.
+
+        A piece is of as many latent frames as the budget allows, and of at most `most`.
+        """
         shift, scale = self.statistics()
         # The same two roundings as diffusers: a division by the reciprocal.
         z = (latents.to(self.device, torch.float32) / (1.0 / scale) + shift).to(self.dtype)
         x = z.permute(0, 2, 3, 4, 1)
         grown = self.config.scale_factor_spatial // self.patch
         size = (x.shape[2] * grown, x.shape[3] * grown)
-        return self.merge_patches(self.through(self.decode_chunk, self.chunks(x, 1, size))).clamp_(-1.0, 1.0)
+        for piece in self.through(self.decode_chunk, self.chunks(x, 1, size, most)):
+            yield self.merge_patches(piece).clamp_(-1.0, 1.0)
 
-    def through(self, run: Callable[[Tensor, History], Tensor], chunks: Sequence[Tensor]) -> Tensor:
-        """Every chunk of a clip in order, with one history, and the results together."""
+    def through(self, run: Callable[[Tensor, History], Tensor], chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The results of every chunk of a clip in order, with one history."""
         history = History()
-        results = []
         for number, chunk in enumerate(chunks, start=1):
             history.last_chunk = number == len(chunks)
-            results.append(run(chunk, history))
+            yield run(chunk, history)
             history.first_chunk = False
-        return torch.cat(results, dim=1)
 
-    def chunks(self, x: Tensor, step: int, size: Any) -> list[Tensor]:
-        """x cut along its frames: 1 + k·step, then k·step each, k as large as the budget allows.
+    def chunks(self, x: Tensor, step: int, size: Any, most: int | None = None) -> list[Tensor]:
+        """x cut along its frames: 1 + k·step, then k·step each, k as large as the budget and `most` allow.
 
         `size` is the height and width at which the widest activations live.
         """
@@ -94,6 +100,7 @@ class WanVae:
         # Three taps side by side, the result and the copies around them.
         frame_bytes = x.shape[0] * size[0] * size[1] * widest * 6 * x.element_size()
         groups = max(1, self.budget_bytes // (TEMPORAL_FACTOR * frame_bytes))
+        groups = groups if most is None else min(groups, most)
         first, rest = x[:, : 1 + groups * step], x[:, 1 + groups * step :]
         return [first, *torch.split(rest, groups * step, dim=1)] if rest.shape[1] else [first]
 
