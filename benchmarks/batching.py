@@ -17,8 +17,8 @@ import torch
 from _interleaved import seconds_of_each, table
 from torch import Tensor
 
-from videoserve.card import ModelCard, resolve_model
-from videoserve.plan import plan_video
+from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.planning.plan import plan_video
 from videoserve.types import VideoPlan, VideoRequest
 from videoserve.video.denoise import advance, finished, velocities
 from videoserve.video.digest import DigestMemo

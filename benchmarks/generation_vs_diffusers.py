@@ -19,10 +19,10 @@ from diffusers import WanImageToVideoPipeline
 from PIL import Image
 from torch import Tensor
 
-from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings
-from videoserve.files import FileStore
-from videoserve.plan import plan_video
+from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.planning.plan import plan_video
+from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoPlan, VideoRequest
 from videoserve.video.denoise import finished
 from videoserve.video.engine import VideoEngine

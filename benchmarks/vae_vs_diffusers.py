@@ -12,7 +12,7 @@ from _interleaved import add_options, pick_clock, seconds_of_each, table
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
-from videoserve.card import resolve_model
+from videoserve.planning.card import resolve_model
 from videoserve.video.families.vae import WanVae
 
 TOLERANCE = 1e-4

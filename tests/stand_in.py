@@ -9,9 +9,9 @@ import numpy as np
 
 from videoserve.broker import Broker, Claim
 from videoserve.errors import FenceLost
-from videoserve.files import FileStore
 from videoserve.media.mp4 import write_mp4
 from videoserve.media.sheet import spritesheet, thumbnail
+from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Event, Output
 
 STEPS = 4

@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "VIDEOSERVE_"
+# Exit code of a process that cannot run with its settings: starting it again would end the same way.
+EXIT_REFUSED = 2
 WORKER_NEEDS_REDIS = "A worker needs its server's Redis: pass --redis-url or set VIDEOSERVE_REDIS_URL."
 
 

@@ -6,7 +6,7 @@ import time
 
 from videoserve.broker.broker import Broker
 from videoserve.errors import ServeError
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from redis import Redis
+from tests.stand_in import StandIn, StandInThread
 
 from tests import picture_bytes
-from tests.stand_in import StandIn, StandInThread
 from videoserve.api.app import create_app
 from videoserve.broker import Broker, EmbeddedRedis
 from videoserve.config import Settings
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 ORIGIN = "http://127.0.0.1:8000"
 ROOT = Path(__file__).parents[2]

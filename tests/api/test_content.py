@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from videoserve.api.ranges import parse_ranges
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., Awaitable[dict[str, Any]]]

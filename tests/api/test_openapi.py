@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from videoserve.api.schemas import CreateVideo
-from videoserve.limits import LIMITS
+from videoserve.planning.limits import LIMITS
 
 pytestmark = pytest.mark.anyio
 CALLS = {

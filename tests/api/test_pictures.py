@@ -12,7 +12,7 @@ from PIL import Image
 from tests import picture_bytes as made
 from tests.image_cases import CASES, Case
 from videoserve.broker import Broker
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 pytestmark = pytest.mark.anyio
 ACCEPTED = ("image/png", "application/octet-stream")

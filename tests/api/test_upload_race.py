@@ -10,8 +10,8 @@ import pytest
 
 from videoserve.api import service, submission
 from videoserve.broker import Broker
-from videoserve.files import FileStore
 from videoserve.media.image import normalise
+from videoserve.storage.files import FileStore
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., Awaitable[dict[str, Any]]]

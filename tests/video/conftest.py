@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from videoserve.card import ModelCard
 from videoserve.config import Settings
-from videoserve.files import FileStore
-from videoserve.plan import plan_video
+from videoserve.planning.card import ModelCard
+from videoserve.planning.plan import plan_video
+from videoserve.storage.files import FileStore
 from videoserve.types import Event, Job, VideoRequest
 from videoserve.video.engine import VideoEngine
 

@@ -19,8 +19,8 @@ from playwright.async_api import Browser, Page, async_playwright
 from videoserve.api.app import create_app
 from videoserve.broker import Broker, Claim
 from videoserve.config import Settings
-from videoserve.files import FileStore
 from videoserve.media.mp4 import write_mp4
+from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Event, Output
 
 CHROMIUM = shutil.which("chromium")

@@ -18,10 +18,9 @@ import uvloop
 
 from videoserve.api.app import create_app
 from videoserve.broker import Broker
-from videoserve.config import Settings, load_settings
+from videoserve.config import EXIT_REFUSED, Settings, load_settings
 from videoserve.logs import start_logs
-from videoserve.open_files import open_files
-from videoserve.process import EXIT_REFUSED
+from videoserve.storage.open_files import open_files
 
 log = logging.getLogger("videoserve.api")
 

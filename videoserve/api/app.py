@@ -17,11 +17,11 @@ from videoserve.api.service import Service
 from videoserve.api.webhooks import Courier
 from videoserve.background import Background
 from videoserve.broker import Broker
-from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings
-from videoserve.files import FileStore
 from videoserve.janitor import keep_clean
 from videoserve.metrics import Meter
+from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.storage.files import FileStore
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from videoserve.api.lookup import Generate, find, not_ready
 from videoserve.api.ranges import ByteRange, parse_ranges
 from videoserve.api.service import Served
 from videoserve.errors import ServeError
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 from videoserve.types import Job, Output
 
 CHUNK = 256 * 1024

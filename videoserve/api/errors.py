@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from videoserve.api.nearest import nearest
 from videoserve.errors import InvalidField, ServeError
-from videoserve.limits import LIMITS
+from videoserve.planning.limits import LIMITS
 
 log = logging.getLogger("videoserve.api")
 

@@ -12,9 +12,9 @@ from videoserve.api.auth import Caller, require
 from videoserve.api.describe import failures
 from videoserve.api.measure import api_info, api_process_id
 from videoserve.api.service import Served
-from videoserve.card import resolve_model
 from videoserve.errors import ServeError
 from videoserve.metrics import page
+from videoserve.planning.card import resolve_model
 
 Kind = Literal["video"]
 KINDS: Final[tuple[Kind, ...]] = ("video",)

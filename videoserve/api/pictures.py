@@ -13,8 +13,8 @@ from videoserve.api.multipart import Upload
 from videoserve.api.service import Service
 from videoserve.config import Settings
 from videoserve.errors import BadImage, InvalidField
-from videoserve.files import FileStore
 from videoserve.media.image import NormalisedImage, normalise
+from videoserve.storage.files import FileStore
 
 FIRST = ("input_reference", "image_reference", "reference_url")
 LAST = ("last_image",)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic_core import from_json
 
-from videoserve.limits import LIMITS
-from videoserve.plan import QUALITY
+from videoserve.planning.limits import LIMITS
+from videoserve.planning.plan import QUALITY
 from videoserve.types import VideoRequest
 
 N_MAX = 10

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 
 from videoserve.broker import Broker
-from videoserve.card import ModelCard
 from videoserve.config import Settings
-from videoserve.files import FileStore
-from videoserve.plan import estimate
+from videoserve.planning.card import ModelCard
+from videoserve.planning.plan import estimate
+from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoPlan
 
 # Measured costs change slowly; a table this old is read again.

@@ -22,8 +22,8 @@ from videoserve.api.schemas import KEPT, CreateVideo, Options, RemixVideo
 from videoserve.api.service import Service
 from videoserve.api.webhooks import validate_url
 from videoserve.errors import BadImage, Conflict, InvalidField, NotFound
-from videoserve.limits import SEED_MAX
-from videoserve.plan import check_deadline, estimate, plan_video
+from videoserve.planning.limits import SEED_MAX
+from videoserve.planning.plan import check_deadline, estimate, plan_video
 from videoserve.types import Job, VideoPlan, VideoRequest
 
 Body = TypeVar("Body", bound=Options)

@@ -59,8 +59,8 @@ def generate(
 
 def _here(settings: Settings, image: Path, fields: dict[str, Any], output: Path) -> dict[str, Any]:
     from videoserve.commands.progress import VideoProgress
-    from videoserve.files import FileStore
-    from videoserve.generate import make_job
+    from videoserve.local.generate import make_job
+    from videoserve.storage.files import FileStore
 
     with tempfile.TemporaryDirectory(prefix="videoserve-") as folder, VideoProgress() as progress:
         files = FileStore(Path(folder))
@@ -68,7 +68,7 @@ def _here(settings: Settings, image: Path, fields: dict[str, Any], output: Path)
         for sentence in job.plan["adjustments"]:
             progress.say(sentence)
         # Seconds of imports: only for a request that can be done.
-        from videoserve.render import render
+        from videoserve.local.render import render
 
         done = render(settings, files, job, progress.tell)
         place(done.video.read_bytes(), output)

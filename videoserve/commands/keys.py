@@ -88,8 +88,8 @@ def _with_store(settings: Settings, do: Callable[["Broker"], Coroutine[Any, Any,
 async def _store(settings: Settings) -> "AsyncIterator[Broker]":
     """The broker of --redis-url, of the server that runs on the data folder, or of a Redis started just for this."""
     from videoserve.broker.broker import Broker
-    from videoserve.folder import FolderInUse, FolderLock
-    from videoserve.redis_keeper import RedisKeeper, running_url
+    from videoserve.supervisor.folder import FolderInUse, FolderLock
+    from videoserve.supervisor.redis_keeper import RedisKeeper, running_url
 
     lock, keeper, url = FolderLock(settings.data), None, settings.redis_url
     try:

@@ -24,11 +24,11 @@ def serve(
             typer.echo(f"{name} = {_toml(value)}  # {source[name]}")
         return
     from videoserve.errors import ServeError
-    from videoserve.folder import FolderInUse
-    from videoserve.listen import CannotListen
     from videoserve.logs import start_logs
-    from videoserve.process import ProcessRefused
-    from videoserve.supervisor import CannotServe, GaveUp, run_supervisor
+    from videoserve.supervisor.folder import FolderInUse
+    from videoserve.supervisor.listen import CannotListen
+    from videoserve.supervisor.process import ProcessRefused
+    from videoserve.supervisor.supervisor import CannotServe, GaveUp, run_supervisor
 
     start_logs(settings.log_level, "supervisor")
     try:
@@ -44,7 +44,7 @@ def worker(settings: Settings) -> None:
     """Run one worker for a server elsewhere that shares its --redis-url and its --data folder."""
     if settings.redis_url is None:
         raise leave(WORKER_NEEDS_REDIS, CALL)
-    from videoserve.worker import run_worker
+    from videoserve.worker.run import run_worker
 
     code = run_worker(settings)
     # The engine's thread may be in the middle of a long step: a worker that has handed its jobs back does not wait.

@@ -9,10 +9,10 @@ from typing import Any
 
 from videoserve.config import Settings
 from videoserve.demo.motion import Motion, expected_motion, matches, measure_motion
-from videoserve.files import FileStore
-from videoserve.generate import make_job
+from videoserve.local.generate import make_job
+from videoserve.local.render import render
 from videoserve.media.mp4 import read_frames
-from videoserve.render import render
+from videoserve.storage.files import FileStore
 from videoserve.types import Event
 
 PICTURE = Path(__file__).parent / "pictures" / "china.jpg"

@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from videoserve.errors import NotFound
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 from videoserve.types import Job
 from videoserve.video.families.conditioning import Conditioning
 from videoserve.video.load import Components

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from videoserve.card import ModelCard
 from videoserve.config import Settings
-from videoserve.files import FileStore
-from videoserve.plan import shape_key
+from videoserve.planning.card import ModelCard
+from videoserve.planning.plan import shape_key
+from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job, VideoPlan, rank
 from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpoint, save_checkpoint
 from videoserve.video.digest import DigestMemo

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from videoserve.plan import shape_key
+from videoserve.planning.plan import shape_key
 from videoserve.types import VideoPlan
 from videoserve.video.run import Run
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from videoserve.config import Settings
 from videoserve.errors import ServeError
-from videoserve.files import FileStore
 from videoserve.media.image import fit
 from videoserve.media.png import read_png
-from videoserve.plan import shape_key
+from videoserve.planning.plan import shape_key
+from videoserve.storage.files import FileStore
 from videoserve.types import Emit, Event
 from videoserve.video.checkpoint import save_checkpoint
 from videoserve.video.decode import check_picture, decode, is_flat

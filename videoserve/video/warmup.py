@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from videoserve.card import ModelCard
-from videoserve.files import FileStore
-from videoserve.plan import plan_video, shape_key
+from videoserve.planning.card import ModelCard
+from videoserve.planning.plan import plan_video, shape_key
+from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoPlan, VideoRequest
 from videoserve.video.decode import decode
 from videoserve.video.denoise import advance, finished, velocities

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from videoserve.files import FileStore
 from videoserve.media.mp4 import write_mp4
 from videoserve.media.sheet import spritesheet, thumbnail
+from videoserve.storage.files import FileStore
 from videoserve.types import Output, VideoPlan
 
 

@@ -18,9 +18,9 @@ import pytest
 from videoserve.broker.broker import Broker
 from videoserve.broker.server import EmbeddedRedis
 from videoserve.errors import FenceLost, JobFailed
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job
-from videoserve.worker import CannotLoad, Worker
+from videoserve.worker.worker import CannotLoad, Worker
 
 pytestmark = pytest.mark.anyio
 

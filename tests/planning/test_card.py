@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from videoserve.card import ModelCard, resolve_model
+from videoserve.planning.card import ModelCard, resolve_model
 
 
 def test_demo(demo_model_dir: Path) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from videoserve import process as process_module
-from videoserve.config import Settings
-from videoserve.folder import FolderInUse, FolderLock
-from videoserve.listen import CannotListen, listen, url_of
-from videoserve.process import EXIT_REFUSED, Process, ProcessRefused
-from videoserve.redis_keeper import RedisKeeper, running_url
-from videoserve.supervisor import CannotServe, Supervisor, threads_each
+from videoserve.config import EXIT_REFUSED, Settings
+from videoserve.supervisor.folder import FolderInUse, FolderLock
+from videoserve.supervisor.listen import CannotListen, listen, url_of
+from videoserve.supervisor.process import Process, ProcessRefused
+from videoserve.supervisor.redis_keeper import RedisKeeper, running_url
+from videoserve.supervisor.supervisor import CannotServe, Supervisor, threads_each
+from videoserve.supervisor.supervisor import process as process_module
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +110,7 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent_code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from videoserve.process import Process
+from videoserve.supervisor.process import Process
 from videoserve.broker.server import EmbeddedRedis
 async def main():
     redis = EmbeddedRedis(Path({str(tmp_path)!r})).start()

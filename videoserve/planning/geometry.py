@@ -3,10 +3,10 @@
 import math
 import re
 
-from videoserve.adjustments import Adjustments
-from videoserve.card import ModelCard
 from videoserve.errors import InvalidField
-from videoserve.limits import LIMITS
+from videoserve.planning.adjustments import Adjustments
+from videoserve.planning.card import ModelCard
+from videoserve.planning.limits import LIMITS
 from videoserve.types import VideoRequest
 
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})", re.ASCII | re.IGNORECASE)

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 
-from videoserve.adjustments import Adjustments
-from videoserve.card import ModelCard
 from videoserve.errors import InvalidField, NotFound, ServeError
-from videoserve.geometry import frame_size, frames_and_rate
-from videoserve.limits import check_ranges
 from videoserve.media.image import fit_adjustments
-from videoserve.prompt import clean
+from videoserve.planning.adjustments import Adjustments
+from videoserve.planning.card import ModelCard
+from videoserve.planning.geometry import frame_size, frames_and_rate
+from videoserve.planning.limits import check_ranges
+from videoserve.planning.prompt import clean
 from videoserve.types import VideoPlan, VideoRequest
 
 # H.264 constant rate factors; 0 would be lossless, which the High profile cannot hold.

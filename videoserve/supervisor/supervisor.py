@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from videoserve.api.auth import check_bind
 from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
-from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings, to_env
-from videoserve.folder import FolderLock
-from videoserve.listen import listen, url_of
-from videoserve.process import Process
-from videoserve.redis_keeper import RedisKeeper
+from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.supervisor.folder import FolderLock
+from videoserve.supervisor.listen import listen, url_of
+from videoserve.supervisor.process import Process
+from videoserve.supervisor.redis_keeper import RedisKeeper
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable
 
 from videoserve.broker.broker import Broker
-from videoserve.engine_thread import EngineThread
 from videoserve.errors import FenceLost, ServeError
-from videoserve.lease import Held, Leases
-from videoserve.tally import Tally
 from videoserve.types import Event
+from videoserve.worker.engine_thread import EngineThread
+from videoserve.worker.lease import Held, Leases
+from videoserve.worker.tally import Tally
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from videoserve.errors import NotFound, ServeError
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 # S3 tells when an object was written to the second, rounded down.
 _TICK = 1.0

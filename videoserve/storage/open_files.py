@@ -1,7 +1,7 @@
 """The file store that the settings name."""
 
 from videoserve.config import Settings
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 
 def open_files(settings: Settings) -> FileStore:
@@ -14,7 +14,7 @@ def open_files(settings: Settings) -> FileStore:
         return FileStore(folder)
     try:
         # boto3 is optional: only a server with a bucket needs it.
-        from videoserve.files_s3 import S3FileStore  # noqa: PLC0415
+        from videoserve.storage.files_s3 import S3FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ValueError(f"Files are in {settings.files}, which needs {error.name}: install videoserve[s3].") from None
     bucket, _, prefix = settings.files.removeprefix("s3://").partition("/")

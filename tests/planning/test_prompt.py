@@ -5,7 +5,7 @@ from diffusers.pipelines.wan.pipeline_wan_i2v import prompt_clean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from videoserve.prompt import clean
+from videoserve.planning.prompt import clean
 
 SAMPLES = [
     "",

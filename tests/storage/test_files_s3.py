@@ -12,18 +12,18 @@ import httpx
 import pytest
 from moto import mock_aws
 from pydantic import ValidationError
+from tests.stand_in import StandIn
 
 from tests import picture_bytes
-from tests.stand_in import StandIn
 from videoserve.api.__main__ import serve
 from videoserve.api.app import create_app
 from videoserve.broker import Broker
 from videoserve.config import Settings
 from videoserve.errors import NotFound, ServeError
-from videoserve.files import FileStore
-from videoserve.files_s3 import S3FileStore
-from videoserve.open_files import open_files
-from videoserve.worker import prepare
+from videoserve.storage.files import FileStore
+from videoserve.storage.files_s3 import S3FileStore
+from videoserve.storage.open_files import open_files
+from videoserve.worker.run import prepare
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_the_settings_name_the_bucket(bucket: str, tmp_path: Path) -> None:
 
 
 def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delitem(sys.modules, "videoserve.files_s3")
+    monkeypatch.delitem(sys.modules, "videoserve.storage.files_s3")
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ValueError, match=r"needs boto3: install videoserve\[s3\]"):
         open_files(Settings(data=tmp_path, files="s3://bucket/x"))

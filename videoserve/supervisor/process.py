@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from videoserve.config import EXIT_REFUSED
 from videoserve.lifeline import die_with_parent
 
 log = logging.getLogger(__name__)
 
-# A process ends with this code when its settings or its model are wrong: starting it again would not help.
-EXIT_REFUSED = 2
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 15.0
 # A process that ran this long was well; its next pause is short again.

@@ -5,11 +5,11 @@ import time
 import uuid
 from typing import Any
 
-from videoserve.card import ModelCard, resolve_model
 from videoserve.config import Settings
-from videoserve.files import FileStore
 from videoserve.media.image import normalise
-from videoserve.plan import plan_video
+from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.planning.plan import plan_video
+from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoRequest
 
 # The range of seeds that are picked when none is asked for: short enough to be typed again.

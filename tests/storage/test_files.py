@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from videoserve.errors import NotFound, ServeError
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 
 
 @pytest.fixture
@@ -185,12 +185,12 @@ def test_readers_see_all_of_a_blob_or_none(store: FileStore) -> None:
 
 def test_killed_writers_leave_only_whole_blobs(store: FileStore) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom videoserve.files import FileStore\n"
+        "import os, sys\nfrom pathlib import Path\nfrom videoserve.storage.files import FileStore\n"
         "store = FileStore(Path(sys.argv[1]))\nprint('up', flush=True)\nwhile True: store.put(os.urandom(1_000_000))\n"
     )
     for delay in (0.02, 0.05, 0.08):
         with subprocess.Popen(
-            [sys.executable, "-c", script, str(store.root)], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent
+            [sys.executable, "-c", script, str(store.root)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
         ) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()

@@ -10,7 +10,7 @@ from typing import TypeVar
 from videoserve.broker.broker import Broker
 from videoserve.broker.state import Claim
 from videoserve.errors import FenceLost, ServeError
-from videoserve.files import FileStore
+from videoserve.storage.files import FileStore
 from videoserve.types import Event, Output
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from videoserve.card import ModelCard
 from videoserve.errors import InvalidField, NotFound, ServeError
-from videoserve.geometry import nearest_size, snap_frames
-from videoserve.plan import check_deadline, estimate, plan_video, shape_key
+from videoserve.planning.card import ModelCard
+from videoserve.planning.geometry import nearest_size, snap_frames
+from videoserve.planning.plan import check_deadline, estimate, plan_video, shape_key
 from videoserve.types import VideoPlan, VideoRequest
 
 SHA = "0" * 64

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from videoserve.card import resolve_model
 from videoserve.config import Settings
 from videoserve.errors import JobFailed
-from videoserve.files import FileStore
+from videoserve.planning.card import resolve_model
+from videoserve.storage.files import FileStore
 from videoserve.types import Event, Job, Output
 from videoserve.video.engine import VideoEngine
 from videoserve.video.quiet import quiet

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from videoserve.broker.broker import Broker
 from videoserve.broker.state import Claim
 from videoserve.errors import FenceLost, ServeError
-from videoserve.forward import Forwarder
+from videoserve.worker.forward import Forwarder
 
 log = logging.getLogger(__name__)
 
