@@ -282,7 +282,7 @@ async def test_delete_while_running(client: httpx.AsyncClient, make_video: Make,
     assert await broker.cancelled([video["id"]]) == [video["id"]]
     for path in ("", "/content", "/events", "/receipt"):
         refused(await client.get(f"/v1/videos/{video['id']}{path}"), 404, "video_id", "no video")
-    refused(await client.delete(f"/v1/videos/{video['id']}"), 404, None)
+    refused(await client.delete(f"/v1/videos/{video['id']}"), 404, "video_id")
 
 
 async def test_cancel_twice(client: httpx.AsyncClient, make_video: Make) -> None:
