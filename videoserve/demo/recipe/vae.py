@@ -34,7 +34,7 @@ START_CLIPS = 40
 LATENT_NOISE = (0.0, 0.03, 0.1)
 CLIP_NORM = 1.0
 REPORT_EVERY = 20
-CHECK_EVERY = 100
+CHECK_EVERY = 40
 
 
 def training_batch(bank: Bank, rng: random.Random, shape: tuple[int, int, int]) -> torch.Tensor:
