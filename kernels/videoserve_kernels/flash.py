@@ -121,8 +121,8 @@ def flash_kernel(
         HEAD_DIM, BLOCK_K, CAUSAL, True, HAS_BIAS,
     )  # fmt: skip
 
-    # By the maximum and not by the total: a NaN row has seen keys.
-    unseen = top == float("-inf")
+    # By the total and not by the maximum, which passes over NaN: a row of NaN has seen keys.
+    unseen = total == 0
     total = tl.where(unseen, 1.0, total)
     here = rows < queries
     out_at = out + batch * o_b + head * o_n + rows.to(tl.int64)[:, None] * o_s + channels[None, :]
@@ -148,15 +148,16 @@ def flash(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device) if return_lse else None
     size = tiles(head_dim, q.dtype, capability(q))
-    bias = None if key_bias is None else key_bias.float()
+    bias = None if key_bias is None else key_bias.float().contiguous()
+    lengths = None if key_lengths is None else key_lengths.contiguous()
     if out.numel():
         flash_kernel[(triton.cdiv(queries, size.queries), batch * heads)](
-            q, k, v, q if bias is None else bias, q if key_lengths is None else key_lengths, out,
+            q, k, v, q if bias is None else bias, q if lengths is None else lengths, out,
             q if lse is None else lse,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if bias is None else bias.stride(0),
             queries, keys, heads, heads // k.shape[2], LOG2_E.value / head_dim**0.5,
             HEAD_DIM=head_dim, BLOCK_Q=size.queries, BLOCK_K=size.keys, CAUSAL=causal,
-            HAS_BIAS=bias is not None, HAS_LENGTHS=key_lengths is not None, HAS_LSE=return_lse,
+            HAS_BIAS=bias is not None, HAS_LENGTHS=lengths is not None, HAS_LSE=return_lse,
             num_warps=size.warps, num_stages=size.stages, enable_fp_fusion=True,
         )  # fmt: skip
     return out if lse is None else (out, lse)
