@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from videoserve.config import EXIT_REFUSED, Settings
+from videoserve.supervisor import process as process_module
 from videoserve.supervisor.folder import FolderInUse, FolderLock
 from videoserve.supervisor.listen import CannotListen, listen, url_of
 from videoserve.supervisor.process import Process, ProcessRefused
 from videoserve.supervisor.redis_keeper import RedisKeeper, running_url
 from videoserve.supervisor.supervisor import CannotServe, Supervisor, threads_each
-from videoserve.supervisor.supervisor import process as process_module
 
 pytestmark = pytest.mark.anyio
 

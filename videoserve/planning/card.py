@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 Layout = Literal["wan21-i2v", "wan22-a14b", "wan22-ti2v"]
 LastImage = Literal["never", "optional", "required"]
 
-DEMO = Path(__file__).parent / "demo" / "model"
+DEMO = Path(__file__).parents[1] / "demo" / "model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
