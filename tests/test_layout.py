@@ -40,3 +40,16 @@ def test_api_starts_without_torch() -> None:
 def test_the_command_line_answers_without_torch() -> None:
     code = "import sys, videoserve.cli; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_map_names_every_file_of_the_product() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = ("videoserve", "kernels/videoserve_kernels", "cache/videoserve_cache", "lora/videoserve_lora", "benchmarks")
+    files = [p for room in rooms for p in (ROOT / room).rglob("*.py") if p.name != "__init__.py"]
+    sections = dict(part.split("/\n", 1) for part in text.split("\n### ")[1:] if "/\n" in part)
+    missing = [
+        str(p.relative_to(ROOT))
+        for p in files
+        if p.name not in sections.get(str(p.parent.relative_to(ROOT)), "").split()
+    ]
+    assert not missing
