@@ -65,6 +65,17 @@ def test_own_json_overrides(tiny_model_dir: Callable[[str], Path], tmp_path: Pat
     assert (card.fps, card.steps, card.guidance, card.text_length) == (5, 3, 2.0, 99)
 
 
+@pytest.mark.parametrize("name", ["模型", "café", "two\nlines", ""])
+def test_names_that_no_header_can_carry_are_refused(
+    tiny_model_dir: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    directory = _copy(tiny_model_dir("wan22-ti2v"), tmp_path)
+    (directory / "videoserve.json").write_text(json.dumps({"name": name}))
+    with pytest.raises(ValueError, match="must be printable ASCII") as refusal:
+        ModelCard.read(directory)
+    assert repr(name) in str(refusal.value)
+
+
 def test_other_directories_are_refused(tiny_model_dir: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be demo or a diffusers directory"):
         resolve_model(str(tmp_path))

@@ -66,20 +66,27 @@ class ModelCard:
     def read(cls, directory: Path) -> "ModelCard":
         """The card of a diffusers directory; `videoserve.json` in it overrides the defaults of the layout.
 
-        Raises ValueError, a sentence, for a directory that is none of the three layouts or misses a file.
+        Raises ValueError, a sentence, for a directory that is none of the three layouts or misses a file, and for a
+        name that is not printable ASCII.
         """
         index = _json(directory / "model_index.json")
         transformer = _json(directory / "transformer" / "config.json")
         vae = _json(directory / "vae" / "config.json")
         own = _json(directory / "videoserve.json") if (directory / "videoserve.json").exists() else {}
         layout = _layout(index, transformer, vae)
+        name = own.get("name", directory.resolve().name)
+        # Answers carry it in a header.
+        if not (name and name.isascii() and name.isprintable()):
+            raise ValueError(
+                f"The model's name is {name!r}, which must be printable ASCII: name it in videoserve.json."
+            )
         defaults = DEFAULTS[layout]
         # What diffusers' AutoencoderKLWan assumes where the file is silent.
         spatial = vae.get("scale_factor_spatial", 8)
         _, patch_height, patch_width = transformer["patch_size"]
         sizes = tuple((width, height) for width, height in own.get("sizes", ()))
         return cls(
-            name=own.get("name", directory.resolve().name),
+            name=name,
             layout=layout,
             multiple=(spatial * patch_width, spatial * patch_height),
             spatial_stride=spatial,
