@@ -41,7 +41,7 @@ def serve(
 
 @takes_settings()
 def worker(settings: Settings) -> None:
-    """Run one worker for a server elsewhere that shares its --redis-url and its --data folder."""
+    """Run one worker for a server elsewhere, with its --redis-url and its --files bucket, or else its --data folder."""
     if settings.redis_url is None:
         raise leave(WORKER_NEEDS_REDIS, CALL)
     from videoserve.worker.run import run_worker
