@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     drain_s: float = Field(default=25.0, gt=0)
     body_limit: int = Field(default=50 * 2**20, ge=1, description="largest request body")
     image_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width × height")
+    pixels_max: int = Field(
+        default=1920 * 1088 * 257, ge=1, description="largest video, width × height × frames; 1080p of 257 frames"
+    )
     image_side_min: int = Field(default=2, ge=1)
     read_timeout_s: float = Field(default=30.0, gt=0, description="longest silence of a client that uploads")
     image_hosts: Words = Field(

@@ -61,7 +61,7 @@ class VideoPlan(JsonRecord):
     """Every decision that can be made before the first step. No None is left where the engine needs a value.
 
     guidance      classifier-free guidance scale; 1.0 or less means no unconditional branch
-    guidance_2    the same for the low-noise expert; None on a model with one expert
+    guidance_2    scale of the low-noise expert, where `guidance` is above 1.0; None on a model with one expert
     boundary      share of the noise schedule below which the low-noise expert runs; None on a model with one expert
     flow_shift    the solver's shift; None keeps what the model directory says
     latent_shape  (C, F, H, W) of the latents the solver works on

@@ -49,6 +49,13 @@ async def test_num_frames(post: Post, asked: int, used: int) -> None:
         refused(strict, 422, "num_frames", "strict")
 
 
+async def test_more_pixels_than_any_worker_could_hold(post: Post, broker: Broker) -> None:
+    pixels, most = 16384 * 16384 * 10_001, 1920 * 1088 * 257
+    answer = await post(size="16384x16384", num_frames=10_001)
+    refused(answer, 422, "size", f"16384x16384 and 10001 frames are {pixels} pixels; at most {most}")
+    assert (await broker.depth("video"))["queued"] == 0
+
+
 @pytest.mark.parametrize("asked", [0, -1])
 async def test_num_frames_below_one(post: Post, asked: int) -> None:
     refused(await post(num_frames=asked), 422, "num_frames", str(asked), "from 1 to")

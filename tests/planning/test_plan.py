@@ -183,6 +183,24 @@ def test_two_experts(card: ModelCard, two_experts: ModelCard) -> None:
     assert (plan.guidance_2, plan.boundary, plan.last_image) == (2.0, 0.5, SHA)
 
 
+def test_the_first_scale_alone_decides_about_guidance(two_experts: ModelCard) -> None:
+    said = {"guidance_scale": 1.0, "guidance_scale_2": 4.0, "negative_prompt": "blur"}
+    plan = planned(two_experts, **said)
+    assert (plan.guidance, plan.guidance_2, plan.negative_prompt) == (1.0, 1.0, "")
+    assert shape_key(plan).endswith(":g0")
+    assert plan.adjustments == (
+        "guidance_scale_2 is 4, which is not used: guidance_scale 1 turns guidance off for both experts.",
+        "negative_prompt is not used: guidance_scale 1 runs no negative pass.",
+    )
+    with pytest.raises(InvalidField, match="strict") as refusal:
+        planned(two_experts, strict=True, **said)
+    assert refusal.value.param == "guidance_scale_2"
+    plan = planned(two_experts, guidance_scale=4.0, guidance_scale_2=1.0, negative_prompt="blur")
+    assert (plan.guidance_2, plan.negative_prompt, plan.adjustments) == (1.0, "blur", ())
+    assert shape_key(plan).endswith(":g1")
+    assert plan.batch_key == planned(two_experts, guidance_scale=4.0, guidance_scale_2=3.0).batch_key
+
+
 def test_last_image(card: ModelCard) -> None:
     with pytest.raises(InvalidField, match="continues from a first picture only"):
         planned(card, last_image=SHA)
@@ -233,6 +251,27 @@ def test_numbers_out_of_range(card: ModelCard, field: str) -> None:
     for wrong in (-1, float("nan"), 10**9):
         with pytest.raises(InvalidField, match=f"^{field} is "):
             planned(card, **{field: wrong})
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "video"),
+    [
+        ({"size": "16384x16384", "num_frames": 10_001}, "size", "16384x16384 and 10001 frames"),
+        ({"num_frames": 9_001}, "num_frames", "128x128 and 9001 frames"),
+        ({"seconds": 1000.125}, "seconds", "128x128 and 8001 frames"),
+    ],
+)
+def test_more_pixels_than_allowed(card: ModelCard, fields: dict[str, Any], param: str, video: str) -> None:
+    request = VideoRequest(prompt="", image=SHA, seed=1, **fields)
+    pixels = plan_pixels(plan_video(request, card, (256, 256), random_seed=0))
+    plan_video(request, card, (256, 256), random_seed=0, pixels_max=pixels)
+    with pytest.raises(InvalidField, match=f"{video} are {pixels} pixels; at most {pixels - 1}") as refusal:
+        plan_video(request, card, (256, 256), random_seed=0, pixels_max=pixels - 1)
+    assert (refusal.value.status, refusal.value.param) == (422, param)
+
+
+def plan_pixels(plan: VideoPlan) -> int:
+    return plan.width * plan.height * plan.num_frames
 
 
 def test_unknown_model(card: ModelCard) -> None:

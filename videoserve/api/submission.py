@@ -147,7 +147,14 @@ async def _planned(service: Service, request: VideoRequest, body: Options, image
     if body.webhook_url is not None:
         await validate_url(body.webhook_url, service.settings)
     seed = secrets.randbelow(RANDOM_SEEDS)
-    plan = await asyncio.to_thread(plan_video, request, service.card, (image.width, image.height), random_seed=seed)
+    plan = await asyncio.to_thread(
+        plan_video,
+        request,
+        service.card,
+        (image.width, image.height),
+        random_seed=seed,
+        pixels_max=service.settings.pixels_max,
+    )
     work_s = estimate(plan, await service.costs())
     check_deadline(request.deadline_s, work_s)
     return Draft(request=request, options=body, plans=_seeded(plan, count), estimate_s=work_s, hold=hold)

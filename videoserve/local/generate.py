@@ -24,7 +24,13 @@ def make_job(settings: Settings, files: FileStore, picture: bytes, fields: dict[
     card = ModelCard.read(resolve_model(settings.model))
     image = normalise(picture, pixel_limit=settings.image_pixels, side_min=settings.image_side_min)
     request = VideoRequest(image=files.put(image.png), image_notes=image.adjustments, **fields)
-    plan = plan_video(request, card, (image.width, image.height), random_seed=secrets.randbelow(RANDOM_SEEDS))
+    plan = plan_video(
+        request,
+        card,
+        (image.width, image.height),
+        random_seed=secrets.randbelow(RANDOM_SEEDS),
+        pixels_max=settings.pixels_max,
+    )
     return Job(
         id=f"video_{uuid.uuid4().hex}",
         kind="video",

@@ -37,6 +37,24 @@ LIMITS = {
 }
 
 
+def check_pixels(request: VideoRequest, size: tuple[int, int], frames: int, most: int) -> None:
+    """Raises InvalidField when a video of (width, height) `size` and `frames` has more than `most` pixels in all.
+
+    Time and memory grow with their number at least in proportion: a worker that dies of one video dies of every
+    attempt at it.
+    """
+    width, height = size
+    pixels = width * height * frames
+    if pixels > most:
+        longer = "num_frames" if request.num_frames is not None else "seconds"
+        larger = request.size is not None or request.width is not None
+        raise InvalidField(
+            "size" if larger else longer,
+            f"{width}x{height} and {frames} frames are {pixels} pixels; at most {most}: "
+            f"ask for a smaller size or fewer frames.",
+        )
+
+
 def check_ranges(request: VideoRequest) -> None:
     """Raises InvalidField for the first number out of its range."""
     for name, limit in LIMITS.items():

@@ -8,7 +8,7 @@ from videoserve.media.image import fit_adjustments
 from videoserve.planning.adjustments import Adjustments
 from videoserve.planning.card import ModelCard
 from videoserve.planning.geometry import frame_size, frames_and_rate
-from videoserve.planning.limits import check_ranges
+from videoserve.planning.limits import check_pixels, check_ranges
 from videoserve.planning.prompt import clean
 from videoserve.types import VideoPlan, VideoRequest
 
@@ -17,8 +17,16 @@ QUALITY = {"low": 28, "medium": 23, "high": 18, "max": 12}
 CRF_RANGE = (1, 51)
 
 
-def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, int], *, random_seed: int) -> VideoPlan:
+def plan_video(
+    request: VideoRequest,
+    card: ModelCard,
+    image_size: tuple[int, int],
+    *,
+    random_seed: int,
+    pixels_max: int | None = None,
+) -> VideoPlan:
     """The plan for one video. `image_size` is (width, height) of the picture, `random_seed` used when none is asked.
+    `pixels_max` is the limit of width × height × frames; None: as far as the ranges of the fields go.
 
     Raises NotFound for a model that `card` is not, InvalidField for what cannot be done, and for every change that a
     strict request would need.
@@ -30,8 +38,10 @@ def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, in
     adjustments = Adjustments(strict=request.strict)
     width, height = frame_size(request, card, image_size, adjustments)
     frames, fps = frames_and_rate(request, card, adjustments)
-    guidance, guidance_2, boundary = _guidance(request, card)
-    negative = _negative_prompt(request, max(guidance, guidance_2 or 0.0), card, adjustments)
+    if pixels_max is not None:
+        check_pixels(request, (width, height), frames, pixels_max)
+    guidance, guidance_2, boundary = _guidance(request, card, adjustments)
+    negative = _negative_prompt(request, guidance, card, adjustments)
     prompt = _read_prompt("prompt", request.prompt, card, adjustments)
     steps = request.num_inference_steps or card.steps
     seed = _seed(request.seed, random_seed, adjustments)
@@ -65,7 +75,7 @@ def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, in
         # All that must be equal for two jobs to go through one forward at every step.
         batch_key=(
             f"{card.name}:{width}x{height}x{frames}:s{steps}:f{request.flow_shift}:b{boundary}"
-            f":g{int(guidance > 1)}{int((guidance_2 or 0) > 1)}:l{int(request.last_image is not None)}"
+            f":g{int(guidance > 1)}:l{int(request.last_image is not None)}"
         ),
         adjustments=tuple(adjustments.sentences),
     )
@@ -73,8 +83,7 @@ def plan_video(request: VideoRequest, card: ModelCard, image_size: tuple[int, in
 
 def shape_key(plan: VideoPlan) -> str:
     """The key under which the engine publishes what a shape costs: size, frames, and 1 with guidance or 0 without."""
-    guided = max(plan.guidance, plan.guidance_2 or 0.0) > 1
-    return f"{plan.width}x{plan.height}x{plan.num_frames}:g{int(guided)}"
+    return f"{plan.width}x{plan.height}x{plan.num_frames}:g{int(plan.guidance > 1)}"
 
 
 def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float | None:
@@ -115,7 +124,10 @@ def _check_last_image(request: VideoRequest, card: ModelCard) -> None:
         raise InvalidField("last_image", f"last_image is missing: {card.name} goes from a first picture to a last one.")
 
 
-def _guidance(request: VideoRequest, card: ModelCard) -> tuple[float, float | None, float | None]:
+def _guidance(
+    request: VideoRequest, card: ModelCard, adjustments: Adjustments
+) -> tuple[float, float | None, float | None]:
+    """(guidance, guidance_2, boundary). The first scale alone decides whether there is guidance, as in diffusers."""
     guidance = card.guidance if request.guidance_scale is None else request.guidance_scale
     if card.experts == 1:
         for name in ("guidance_scale_2", "boundary_ratio"):
@@ -123,6 +135,13 @@ def _guidance(request: VideoRequest, card: ModelCard) -> tuple[float, float | No
                 raise InvalidField(name, f"{name} is for models with two experts; {card.name} has one.")
         return guidance, None, None
     second = guidance if request.guidance_scale_2 is None else request.guidance_scale_2
+    if guidance <= 1 < second:
+        adjustments.change(
+            "guidance_scale_2",
+            f"guidance_scale_2 is {second:g}, which is not used: guidance_scale {guidance:g} turns guidance off for "
+            f"both experts.",
+        )
+        second = guidance
     boundary = card.boundary_ratio if request.boundary_ratio is None else request.boundary_ratio
     return guidance, second, boundary
 
