@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
 from videoserve_kernels import gemm, reference
 from videoserve_kernels.attention import attend
 from videoserve_kernels.drift import drift

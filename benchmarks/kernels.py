@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from _kernel_cases import Case, Size, cases
 from torch import Tensor
+
 from videoserve_kernels.builds import TARGETS, builds, figures
 from videoserve_kernels.interpreter import repaired
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from redis import Redis
-from tests.stand_in import StandIn, StandInThread
 
 from tests import picture_bytes
+from tests.stand_in import StandIn, StandInThread
 from videoserve.api.app import create_app
 from videoserve.broker import Broker, EmbeddedRedis
 from videoserve.config import Settings

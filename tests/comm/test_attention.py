@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels import reference
 from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.collectives import cut

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.comm import collectives
 from videoserve_kernels.comm.split import split
 

@@ -1,6 +1,7 @@
 """The simulator on programs and plans whose times can be worked out by hand."""
 
 import pytest
+
 from videoserve_kernels.comm.forecast import Forecast, Model, step_seconds
 from videoserve_kernels.comm.links import Box
 from videoserve_kernels.comm.plan import ParallelPlan

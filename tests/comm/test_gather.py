@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.comm.gather import branch_rows, gather_branches, gather_sequence, shard_sequence
 
 Ranks = Callable[[int], Callable[..., list[Any]]]

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from videoserve_kernels.comm.links import Box, fair_shares
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from videoserve_kernels.comm.exchange import CommunicationError
 from videoserve_kernels.comm.usp import attention
 

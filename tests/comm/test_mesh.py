@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from videoserve_kernels.comm import collectives
 from videoserve_kernels.comm.exchange import CommunicationError
 from videoserve_kernels.comm.mesh import Mesh

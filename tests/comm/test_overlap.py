@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.ring import attend_with_lse, ring_attention
 from videoserve_kernels.comm.ulysses import Heads, Trade, ulysses_attention

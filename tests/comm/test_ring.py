@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels import reference
 from videoserve_kernels.comm.collectives import cut
 from videoserve_kernels.comm.ring import Parts, attend_with_lse

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.comm.wire import CODECS, Codec, codec_named
 
 SHAPES = [(2, 5, 3, 12), (1, 7, 1, 5), (1, 0, 3, 8), (2, 3, 0, 8)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels import reference
 from videoserve_kernels.attention import attend
 from videoserve_kernels.backend import BackendUnavailableError

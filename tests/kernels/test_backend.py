@@ -1,6 +1,7 @@
 """pick() takes the first backend that can, and says why when none can."""
 
 import pytest
+
 from videoserve_kernels.backend import Backend, BackendUnavailableError, pick
 
 FAST = Backend(name="fast", fn=lambda x: x + 1, why_not=lambda x: None if x > 0 else f"{x} is not positive")

@@ -1,6 +1,7 @@
 """Every kernel built for every card we serve, without one: it compiles, and takes no more than its budget."""
 
 import pytest
+
 from videoserve_kernels.builds import TARGETS, Build, builds, compiled, figures
 
 # Seconds each: tiles that are multiplied.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.drift import drift
 
 Fixture = Callable[..., Tensor]

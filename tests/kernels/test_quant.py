@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.backend import BackendUnavailableError
 from videoserve_kernels.quant import dequantise_heads, quantise_heads
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from moto import mock_aws
 from pydantic import ValidationError
-from tests.stand_in import StandIn
 
 from tests import picture_bytes
+from tests.stand_in import StandIn
 from videoserve.api.__main__ import serve
 from videoserve.api.app import create_app
 from videoserve.broker import Broker

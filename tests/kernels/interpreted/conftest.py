@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from videoserve_kernels.interpreter import repaired
 
 if os.environ.get("TRITON_INTERPRET") != "1":

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels import reference
 from videoserve_kernels.modulate import gated_residual, modulated_norm
 from videoserve_kernels.norm import rms_norm

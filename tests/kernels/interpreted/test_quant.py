@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+
 from videoserve_kernels.quant import dequantise_heads, quantise_heads
 
 Fixture = Callable[..., Tensor]

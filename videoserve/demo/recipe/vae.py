@@ -111,6 +111,8 @@ def train(work: Path, arguments: argparse.Namespace) -> None:
         processes.share_weights(vae)
         mean.load_state_dict(vae.state_dict())
     clips = held_out_clips(work)[::2] if arguments.rank == 0 else torch.empty(0)
+    if arguments.rank == 0:
+        print(f"held out before: {held_out_psnr(mean, clips):.2f} dB", flush=True)
     begun, wall, step, squares = time.process_time(), time.time(), 0, [0.0][:0]
     while True:
         done = processes.agree((time.process_time() - begun) / 60 / arguments.minutes)
@@ -144,8 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of this stage."""
     parser.add_argument("--minutes", type=float, default=60, help="CPU minutes of one process")
     parser.add_argument("--decay", type=float, default=0.5, help="share of the run over which the rate falls to zero")
-    parser.add_argument("--muon", type=float, default=0.006, help="learning rate of the kernels")
-    parser.add_argument("--adam", type=float, default=6e-4, help="learning rate of the rest")
+    parser.add_argument("--muon", type=float, default=0.001, help="learning rate of the kernels")
+    parser.add_argument("--adam", type=float, default=1e-4, help="learning rate of the rest")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true")

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from videoserve.video.families.context import TextContext
 from videoserve_kernels.attention import attend
 from videoserve_kernels.modulate import gated_residual, modulated_norm
 from videoserve_kernels.norm import layer_norm, rms_norm
 from videoserve_kernels.rope import rotate
-
-from videoserve.video.families.context import TextContext
 
 
 class WanBlock:

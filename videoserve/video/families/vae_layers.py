@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
 from videoserve_kernels.attention import attend
 from videoserve_kernels.conv import causal_conv, downsampled_conv, upsampled_conv
 from videoserve_kernels.norm import rms_norm

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from videoserve_kernels.modulate import modulated_norm
-from videoserve_kernels.rope import video_angles
 
 from videoserve.video.families.block import WanBlock
 from videoserve.video.families.context import TextContext, pad_text
+from videoserve_kernels.modulate import modulated_norm
+from videoserve_kernels.rope import video_angles
 
 
 class WanTransformer:
