@@ -39,6 +39,21 @@ async def test_whole_file(client: httpx.AsyncClient, done: str) -> None:
     assert head.headers == answer.headers
 
 
+async def test_head_reads_no_file(
+    client: httpx.AsyncClient, done: str, files: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await client.get(done)
+    with monkeypatch.context() as patch:
+        # What every reading begins with; a store elsewhere would fetch the file for it.
+        patch.setattr(FileStore, "path", None)
+        head = await client.head(done, headers={"Range": "bytes=0-3"})
+        assert (head.status_code, head.content, head.headers) == (200, b"", whole.headers)
+        head = await client.head(done, headers={"If-None-Match": whole.headers["etag"]})
+        assert head.status_code == 304
+    files.delete(whole.headers["etag"].strip('"'))
+    assert (await client.head(done)).status_code == 404
+
+
 async def test_stills(client: httpx.AsyncClient, done: str) -> None:
     for variant in ("thumbnail", "spritesheet"):
         answer = await client.get(done, params={"variant": variant})

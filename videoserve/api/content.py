@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -13,7 +13,7 @@ from videoserve.api.describe import failures
 from videoserve.api.lookup import Generate, find, not_ready
 from videoserve.api.ranges import ByteRange, parse_ranges
 from videoserve.api.service import Served
-from videoserve.errors import ServeError
+from videoserve.errors import NotFound, ServeError
 from videoserve.storage.files import FileStore
 from videoserve.types import Job, Output
 
@@ -48,6 +48,11 @@ async def content(
     etag = f'"{output.sha256}"'
     if not {etag, "*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
         return Response(status_code=304, headers={"ETag": etag})
+    if request.method == "HEAD":
+        # Ranges are for GET alone. The file is neither read nor fetched from a store elsewhere.
+        if not await asyncio.to_thread(service.files.has, output.sha256):
+            raise NotFound(f"The {variant} of {video_id} is no longer in the file store.")
+        return Response(media_type=output.media_type, headers=_whole_headers(job, output, variant))
     wanted = request.headers.get("range")
     if wanted is None or request.headers.get("if-range", etag) != etag:
         return await whole_file(service.files, job, output, variant, {})
@@ -61,7 +66,7 @@ async def content(
 
 
 async def whole_file(
-    files: FileStore, job: Job, output: Output, variant: Variant, headers: Mapping[str, str]
+    files: FileStore, job: Job, output: Output, variant: Variant, headers: dict[str, str]
 ) -> StreamingResponse:
     """The file as a response of its own, with `headers` besides its own. Raises NotFound when it is gone."""
     # A store elsewhere may first have to fetch it.
@@ -70,7 +75,7 @@ async def whole_file(
     return StreamingResponse(
         _read(path, [(b"", everything)], b""),
         media_type=output.media_type,
-        headers={**_headers(job, output, variant), "Content-Length": str(output.bytes), **headers},
+        headers=_whole_headers(job, output, variant) | headers,
     )
 
 
@@ -111,6 +116,10 @@ async def _read(path: Path, pieces: Sequence[tuple[bytes, ByteRange]], end: byte
 def _chunk(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     return file.read(length)
+
+
+def _whole_headers(job: Job, output: Output, variant: Variant) -> dict[str, str]:
+    return _headers(job, output, variant) | {"Content-Length": str(output.bytes)}
 
 
 def _headers(job: Job, output: Output, variant: Variant) -> dict[str, str]:
