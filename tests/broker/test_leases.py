@@ -265,3 +265,28 @@ async def test_a_submit_wakes_who_waits_for_work(broker: Broker, make_job: MakeJ
     # Work that came between a claim and the wait is not slept over.
     await broker.submit([make_job("b")], **ROOMY)
     await asyncio.wait_for(broker.wait_for_work("video", 30), 5)
+
+
+async def test_progress_never_falls(broker: Broker, make_job: MakeJob) -> None:
+    def told(progress: int) -> Event:
+        return Event(job_id="a", kind="progress", data={"progress": progress, "step": 1, "steps": 9, "eta_s": None})
+
+    async def progress() -> int:
+        found = await broker.get("a")
+        assert found is not None
+        return found[1].progress
+
+    await broker.submit([make_job("a")], **ROOMY)
+    claim = await claimed(broker)
+    await broker.record("a", claim.fence, [told(9), told(60)])
+    await broker.fail("a", claim.fence, "worker_error", "The worker broke.", retry=True)
+    again = await claimed(broker)
+    await broker.record("a", again.fence, [told(30), told(59)])
+    await broker.record("a", again.fence, [], progress=10)
+    assert await progress() == 60
+    await broker.record("a", again.fence, [told(61)])
+    assert await progress() == 61
+    await broker.finish("a", again.fence, VIDEO, {})
+    events = [event async for event in broker.events("a") if event.kind == "progress"]
+    assert [event.data["progress"] for event in events] == [9, 60, 60, 60, 61]
+    assert all(event.data | {"progress": 0} == told(0).data for event in events)

@@ -4,7 +4,17 @@ if not held(p.id, p.fence) then
   return {error = 'fence'}
 end
 local freed = {}
+-- An attempt that goes on from a checkpoint, or starts over, is behind what the client was told before.
+local told = tonumber(get(p.id, 'progress'))
 for _, event in ipairs(p.events) do
+  if event.kind == 'progress' then
+    local data = cjson.decode(event.data)
+    if data.progress < told then
+      data.progress = told
+      event.data = cjson.encode(data)
+    end
+    told = data.progress
+  end
   if event.kind == 'preview' then
     drop_preview(p.id)
     set(p.id, 'preview', emit(p.id, event.kind, event.data))
@@ -13,7 +23,7 @@ for _, event in ipairs(p.events) do
   end
 end
 for field, value in pairs(p.set) do
-  set(p.id, field, value)
+  set(p.id, field, field == 'progress' and math.max(told, tonumber(value)) or value)
 end
 if #p.sentences > 0 then
   local known = get(p.id, 'adjustments')
