@@ -1,4 +1,4 @@
--- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data)
+-- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data), hold?
 local freed = {}
 local closing = p.fence .. ':finish'
 if get(p.id, 'closed') == closing then
@@ -12,12 +12,15 @@ if get(p.id, 'cancel') == '1' then
   -- The client has been told that the job stops: its result must not appear after that.
   cancel_job(p.id, freed)
   for _, sha in ipairs(p.shas) do
-    unref(sha, p.id, freed)
+    unhold(sha, p.hold or p.id, freed)
   end
   return {freed = freed}
 end
 for _, sha in ipairs(p.shas) do
   ref(sha, p.id)
+  if p.hold then
+    unhold(sha, p.hold, freed)
+  end
 end
 local at = call('HMGET', K.job .. p.id, 'kind', 'started_at')
 local ran = now() - tonumber(at[2])

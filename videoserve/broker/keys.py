@@ -32,7 +32,7 @@ KEYS: Final[dict[str, str]] = {
     "status": "status:",
     # STREAM {job id}: events, entry id "{seq}-0", fields kind and data (JSON)
     "events": "ev:",
-    # SET {sha256}: ids of the jobs that need this file, and holds of requests about to name it in a job
+    # SET {sha256}: ids of the jobs that need this file, and holds of those about to name it in a job
     "ref": "ref:",
     # ZSET: "{sha256} {hold}" scored by the hold's end
     "holds": "holds",

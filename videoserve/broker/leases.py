@@ -105,12 +105,18 @@ class LeaseCalls(Calls):
         return [*answer["freed"]]
 
     async def finish(
-        self, job_id: str, fence: int, outputs: Mapping[str, Output], receipt: dict[str, Any]
+        self,
+        job_id: str,
+        fence: int,
+        outputs: Mapping[str, Output],
+        receipt: dict[str, Any],
+        *,
+        hold: str | None = None,
     ) -> list[str]:
         """Completes the job. Calling again with the same fence is harmless. Raises FenceLost.
 
-        A job that was cancelled meanwhile becomes failed/cancelled all the same. Returns digests to delete: the
-        checkpoint, and in that case the outputs.
+        `hold` is what the outputs were held by until now. A job that was cancelled meanwhile becomes failed/cancelled
+        all the same. Returns digests to delete: the checkpoint, and in that case the outputs.
         """
         told = {variant: output.to_dict() for variant, output in outputs.items()}
         answer = await self._link.transition(
@@ -122,6 +128,7 @@ class LeaseCalls(Calls):
             shas=sorted({output.sha256 for output in outputs.values()}),
             receipt=json.dumps(receipt),
             done=json.dumps({"outputs": told, "receipt": receipt}),
+            hold=hold,
         )
         return [*answer["freed"]]
 

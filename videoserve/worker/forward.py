@@ -2,21 +2,22 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
-from typing import TypeVar
+from functools import partial
 
 from videoserve.broker.broker import Broker
+from videoserve.broker.patience import until_stored
 from videoserve.broker.state import Claim
-from videoserve.errors import FenceLost, ServeError
+from videoserve.errors import FenceLost
 from videoserve.storage.files import FileStore
 from videoserve.types import Event, Output
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.5
+RESULT_DELETED = "The result was deleted, with a video of the same bytes, before it could be recorded."
 
 
 class Ending(Enum):
@@ -24,21 +25,6 @@ class Ending(Enum):
 
     REPORTED = "reported"
     LOST = "lost"
-
-
-async def until_stored(call: Callable[[], Awaitable[T]]) -> T:
-    """The answer of a broker call, asked again for as long as the store is away; every other error is raised."""
-    warned = False
-    while True:
-        try:
-            return await call()
-        except ServeError as error:
-            if error.code != "store_unavailable":
-                raise
-            if not warned:
-                log.warning("the store does not answer; computing goes on and results wait here")
-                warned = True
-        await asyncio.sleep(RETRY_S)
 
 
 class Forwarder:
@@ -110,21 +96,37 @@ class Forwarder:
     async def _record(self, events: list[Event]) -> None:
         if events:
             job, fence = self._claim.job.id, self._claim.fence
-            await self._drop(await until_stored(lambda: self._broker.record(job, fence, events)))
+            await self._drop(lambda: self._broker.record(job, fence, events))
 
     async def _end(self, event: Event) -> None:
         job, fence, data = self._claim.job.id, self._claim.fence, event.data
         if event.kind == "done":
             outputs = {variant: Output.from_dict(output) for variant, output in data["outputs"].items()}
-            freed = await until_stored(lambda: self._broker.finish(job, fence, outputs, data["receipt"]))
-            self.outcome = "completed"
-        else:
-            code, message, retry = data["code"], data["message"], data["retry"]
-            freed = await until_stored(lambda: self._broker.fail(job, fence, code, message, retry=retry))
-            self.outcome = "cancelled" if code == "cancelled" else "failed"
-        await self._drop(freed)
+            # The same in every attempt, so that the last one ends the holds of those before it.
+            hold = f"output_{job}"
+            if await self._kept({output.sha256 for output in outputs.values()}, hold):
+                await self._drop(lambda: self._broker.finish(job, fence, outputs, data["receipt"], hold=hold))
+                self.outcome = "completed"
+                return
+            data = {"code": "result_deleted", "message": RESULT_DELETED, "retry": True}
+        code, message, retry = data["code"], data["message"], data["retry"]
+        await self._drop(lambda: self._broker.fail(job, fence, code, message, retry=retry))
+        self.outcome = "cancelled" if code == "cancelled" else "failed"
 
-    async def _drop(self, digests: Iterable[str]) -> None:
-        """Files that no job needs any more: checkpoints that were replaced or whose job has ended."""
+    async def _kept(self, digests: Iterable[str], hold: str) -> bool:
+        """Whether all of these files are there, and then to stay until the job is finished with the same `hold`.
+
+        Another job with the same bytes may have ended and been deleted since they were put.
+        """
         for digest in digests:
-            await asyncio.to_thread(self._files.delete, digest)
+            await until_stored(partial(self._broker.hold, digest, hold))
+            if not await until_stored(partial(asyncio.to_thread, self._files.keep, digest)):
+                return False
+        return True
+
+    async def _drop(self, call: Callable[[], Awaitable[list[str]]]) -> None:
+        """Makes a call to the broker and deletes the files that it frees: checkpoints, and results nobody wants."""
+        began = time.time()
+        for digest in await until_stored(call):
+            # Whoever has put the same bytes since then is about to name them.
+            await asyncio.to_thread(self._files.delete, digest, last_put_before=began)

@@ -6,13 +6,14 @@ import time
 
 from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
+from videoserve.broker.patience import until_stored
 from videoserve.broker.state import Claim
 from videoserve.errors import JobFailed
 from videoserve.janitor import keep_clean
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Engine, Event
 from videoserve.worker.engine_thread import EngineThread
-from videoserve.worker.forward import Ending, Forwarder, until_stored
+from videoserve.worker.forward import Ending, Forwarder
 from videoserve.worker.handover import RESERVE_S, Handover, in_time, told
 from videoserve.worker.heartbeat import Heartbeat
 from videoserve.worker.lease import Held, Leases
