@@ -14,6 +14,7 @@ from redis import Redis
 from videoserve.api.keys import create_key
 from videoserve.api.poll import PollingApp
 from videoserve.broker import Broker
+from videoserve.errors import ServeError
 from videoserve.types import Appetite, Event
 
 pytestmark = pytest.mark.anyio
@@ -107,8 +108,38 @@ async def test_sync_that_is_cancelled_or_deleted(
         assert answer.status_code == 409
 
 
-async def test_sync_whose_client_leaves(app: FastAPI, broker: Broker, data_url: str) -> None:
+@pytest.fixture
+def away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """away("get"): the next call of this name finds the job store away for longer than a call waits."""
+
+    def arrange(name: str) -> None:
+        call = getattr(broker, name)
+
+        def once(*told: Any) -> Any:
+            monkeypatch.setattr(broker, name, call)
+            raise ServeError("The job store did not answer.", status=503, code="store_unavailable")
+
+        monkeypatch.setattr(broker, name, once)
+
+    return arrange
+
+
+@pytest.mark.parametrize("name", ["events", "get"])
+async def test_sync_waits_for_the_store(
+    client: httpx.AsyncClient, data_url: str, worker: object, away: Callable[[str], None], name: str
+) -> None:
+    away(name)
+    answer = await client.post("/v1/videos/sync", json={"prompt": "pan", "input_reference": data_url})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
+
+
+@pytest.mark.parametrize("store_away", [False, True])
+async def test_sync_whose_client_leaves(
+    app: FastAPI, broker: Broker, data_url: str, away: Callable[[str], None], store_away: bool
+) -> None:
     """Driven by hand: the request's body, then the news that its client has gone."""
+    if store_away:
+        away("cancel")
     body = json.dumps({"prompt": "wait", "input_reference": data_url}).encode()
     gone = asyncio.Event()
     messages = [{"type": "http.request", "body": body, "more_body": False}]

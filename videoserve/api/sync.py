@@ -10,27 +10,30 @@ from fastapi.responses import Response
 
 from videoserve.api.content import whole_file
 from videoserve.api.service import Service
+from videoserve.broker import JobState
+from videoserve.broker.patience import until_stored
 from videoserve.errors import Conflict, ServeError
 from videoserve.types import Job
 
 
 async def result_of(service: Service, job: Job, request: Request) -> Response:
-    """The mp4 of `job` once it is done. Raises ServeError when it fails, naming the code of the job's error."""
-    ended = asyncio.create_task(_end(service, job.id))
+    """The mp4 of `job` once it is done. Raises ServeError when it fails, naming the code of the job's error.
+
+    While the job store is away the job goes on, and so does this.
+    """
+    ended = asyncio.create_task(until_stored(lambda: _end(service, job)))
     left = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             # Nobody reads this answer.
-            await service.broker.cancel(job.id, job.tenant)
+            await until_stored(lambda: service.broker.cancel(job.id, job.tenant))
             raise Conflict(f"The client left before the video {job.id} was done; it is cancelled.", code="cancelled")
-        ended.result()
+        state = ended.result()
     finally:
         await _stop(ended, left)
-    found = await service.broker.get(job.id, job.tenant)
-    if found is None:
+    if state is None:
         raise Conflict(f"The video {job.id} was deleted before it was done.")
-    _, state = found
     if state.error is not None:
         status = 409 if state.error["code"] == "cancelled" else 500
         raise ServeError(state.error["message"], status=status, code=state.error["code"])
@@ -38,9 +41,12 @@ async def result_of(service: Service, job: Job, request: Request) -> Response:
     return await whole_file(service.files, job, state.outputs["video"], "video", _headers(job, state.receipt))
 
 
-async def _end(service: Service, job_id: str) -> None:
-    async for _ in service.broker.events(job_id, 0):
+async def _end(service: Service, job: Job) -> JobState | None:
+    """The state of the job once it has ended; None when it was deleted."""
+    async for _ in service.broker.events(job.id, 0):
         pass
+    found = await service.broker.get(job.id, job.tenant)
+    return None if found is None else found[1]
 
 
 async def _disconnected(request: Request) -> None:
@@ -48,7 +54,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _stop(*tasks: asyncio.Task[None]) -> None:
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
