@@ -33,6 +33,17 @@ def test_other_shapes_are_in_proportion(tiny_studio: Any) -> None:
     assert scaled["step"] == pytest.approx(9 / 5 * 2)
 
 
+def test_the_nearest_shape_is_the_one_of_the_nearest_ratio(tiny_studio: Any) -> None:
+    """A tiny video measures what every video costs besides its pixels: a larger one must not be scaled up from it."""
+    plan = VideoPlan.from_dict(tiny_studio.job(num_frames=9).plan)
+    costs = filled("160x96x9:g1", 10.0)
+    for stage in ("encode", "step", "decode", "write"):
+        costs.record("16x16x1:g0", stage, 1.0)
+    scaled = costs.of(plan)
+    assert scaled is not None
+    assert scaled["step"] == pytest.approx(10 * 48 * 32 / (160 * 96))
+
+
 def test_a_shape_counts_when_all_of_it_is_measured() -> None:
     costs = Costs()
     costs.record("48x32x5:g1", "step", 1.0)

@@ -1,5 +1,6 @@
 """What a video costs here, as measured, and how far along a run is in those terms."""
 
+import math
 from collections.abc import Mapping
 
 from videoserve.planning.plan import shape_key
@@ -45,7 +46,7 @@ class Costs:
         if exact is not None or not whole:
             return exact
         wanted = volume(shape_key(plan))
-        nearest = min(whole, key=lambda key: abs(volume(key) - wanted))
+        nearest = min(whole, key=lambda key: abs(math.log(volume(key) / wanted)))
         scale = wanted / volume(nearest)
         return {stage: seconds * scale for stage, seconds in whole[nearest].items()}
 
