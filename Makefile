@@ -10,6 +10,7 @@ install: $(READY)
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found on PATH; install one, or say make PYTHON=/path/to/python."; exit 1; }
+	@echo "Setting up .venv; the first time this takes some minutes."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

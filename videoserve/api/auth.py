@@ -145,7 +145,8 @@ def check_bind(settings: Settings, has_keys: bool) -> str | None:
         return None
     return (
         f"The host is {settings.host}, which other machines can reach, and there are no API keys. Add a key with "
-        f"`videoserve keys add NAME`, or bind 127.0.0.1, or pass --insecure to serve everyone who can connect."
+        f"`videoserve keys add NAME --data {settings.data}`, or bind 127.0.0.1, or pass --insecure to serve everyone "
+        "who can connect."
     )
 
 

@@ -14,6 +14,7 @@ from videoserve.commands.client_options import Key
 from videoserve.commands.exits import CALL, leave, told
 from videoserve.commands.options import takes_settings
 from videoserve.config import Settings
+from videoserve.types import ResizeMode
 
 LOCAL_SETTINGS = ("model", "data", "device", "dtype", "threads")
 
@@ -31,6 +32,9 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="the same seed gives the same video")] = None,
     guidance: Annotated[float | None, typer.Option(help="how strictly the prompt is followed")] = None,
     negative: Annotated[str | None, typer.Option(metavar="TEXT", help="what shall not happen")] = None,
+    resize_mode: Annotated[
+        ResizeMode | None, typer.Option(help="crop, pad or stretch a picture of another shape")
+    ] = None,
     server: Annotated[str | None, typer.Option(metavar="URL", help="let this server do the work")] = None,
     key: Key = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the receipt on standard output")] = False,
@@ -47,6 +51,7 @@ def generate(
         "seed": seed,
         "guidance_scale": guidance,
         "negative_prompt": negative,
+        "resize_mode": resize_mode,
     }
     said = {name: value for name, value in fields.items() if value is not None}
     with told():
