@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from videoserve.broker import Broker, EmbeddedRedis, find_server
+from videoserve.broker.server import major_version
 from videoserve.errors import ServeError
 from videoserve.types import Appetite, Event, Job
 
@@ -98,10 +99,25 @@ def test_a_stale_socket_and_pid_are_no_obstacle(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     server = EmbeddedRedis(tmp_path)
+    # Where Redis 6 wants a file there is a folder, and where Redis 7 wants a folder there is a file.
     (server.folder / "appendonly.aof").mkdir(parents=True)
+    (server.folder / "appendonlydir").touch()
     with pytest.raises(RuntimeError, match=r"redis\.log ends: "):
         server.start()
     assert server.process is None
+
+
+def test_an_older_redis_does_not_start_beside_a_newer_ones_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = EmbeddedRedis(tmp_path)
+    (server.folder / "appendonlydir").mkdir(parents=True)
+    monkeypatch.setattr("videoserve.broker.server.major_version", lambda program: 6)
+    with pytest.raises(RuntimeError, match="written by Redis 7 or later"):
+        server.start()
+    assert server.process is None
+
+
+def test_the_version_of_the_server_is_read() -> None:
+    assert major_version(find_server()) >= 6
 
 
 @pytest.mark.anyio

@@ -35,6 +35,12 @@ def find_server() -> Path:
     )
 
 
+def major_version(program: Path) -> int:
+    """7 for "Redis server v=7.0.15 …"."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return int(told.partition("v=")[2].partition(".")[0])
+
+
 class EmbeddedRedis:
     """Starts and stops the server of one data folder; `url` is where clients connect.
 
@@ -69,6 +75,7 @@ class EmbeddedRedis:
                 self._link = Path(tempfile.mkdtemp(prefix="videoserve-")) / "redis"
                 self._link.symlink_to(self.folder)
             self._end_orphan(timeout_s)
+            self._check_log()
             self.socket.unlink(missing_ok=True)
             self.process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -114,6 +121,15 @@ class EmbeddedRedis:
             lock.close()
             raise RuntimeError(f"The data folder {self.folder.parent} is in use by another videoserve.") from None
         return lock
+
+    def _check_log(self) -> None:
+        # Redis 6 does not see the log of Redis 7 and would start with nothing in it.
+        program = find_server()
+        if (self.folder / "appendonlydir").is_dir() and major_version(program) < 7:
+            raise RuntimeError(
+                f"The jobs in {self.folder} were written by Redis 7 or later, and {program} is older: it would not see "
+                "them. Install redis-server 7 or later."
+            )
 
     def _end_orphan(self, timeout_s: float) -> None:
         pid_file = self.folder / "redis.pid"
