@@ -23,7 +23,7 @@ from videoserve.config import Settings
 from videoserve.planning.card import ModelCard, resolve_model
 from videoserve.planning.plan import plan_video
 from videoserve.storage.files import FileStore
-from videoserve.types import Job, VideoPlan, VideoRequest
+from videoserve.types import Event, Job, VideoPlan, VideoRequest
 from videoserve.video.denoise import finished
 from videoserve.video.engine import VideoEngine
 from videoserve.video.run import Run
@@ -80,11 +80,11 @@ class Generation:
             Job(id="job", kind="video", tenant="t", request=self.request, plan=plan, created_at=0.0), None
         )
         (run,) = list(self.engine._schedule)
+        events: list[Event] = []
         while run.stage != stage:
-            before = run.stage
-            self.engine.step(lambda event: None)
-            if run.stage == before != "denoise":
-                raise SystemExit(f"The job failed in its {before} stage.")
+            self.engine.step(events.append)
+            if events[-1].kind == "failed":
+                raise SystemExit(f"The job failed: {events[-1].data['message']}")
         self.engine.cancel("job")
         return run
 

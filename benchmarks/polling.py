@@ -33,7 +33,7 @@ from videoserve.types import Appetite, Job, VideoRequest
 STORED = 10_000
 CLIENTS = 200
 EVERY_S = 0.5
-STEPS = 20
+STEPS = 60
 PICTURES = Path(__file__).parents[1] / "videoserve" / "demo" / "pictures"
 
 
