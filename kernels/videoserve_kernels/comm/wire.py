@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from videoserve_kernels.comm.codecs import SCALE_BYTES, check_codec, row_bytes
 from videoserve_kernels.quant import dequantise_heads, quantise_heads
 
-SCALE_BYTES = 4
 Shape = tuple[int, int, int, int]
 
 
@@ -53,14 +53,6 @@ def view_as_it_is(wire: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
     return wire.view(torch.uint8).view(dtype).view(shape)
 
 
-def full_row(channels: int, itemsize: int) -> int:
-    return channels * itemsize
-
-
-def eight_bit_row(channels: int, itemsize: int) -> int:
-    return channels + SCALE_BYTES
-
-
 def same_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
@@ -74,13 +66,19 @@ def eight_bits(name: str, codes_dtype: torch.dtype) -> Codec:
         name=name,
         encode=partial(encode_eight_bits, codes_dtype=codes_dtype),
         decode=partial(decode_eight_bits, codes_dtype=codes_dtype),
-        row_bytes=eight_bit_row,
+        row_bytes=partial(row_bytes, name),
         wire_dtype=uint8_dtype,
     )
 
 
 CODECS = (
-    Codec(name="none", encode=as_it_is, decode=view_as_it_is, row_bytes=full_row, wire_dtype=same_dtype),
+    Codec(
+        name="none",
+        encode=as_it_is,
+        decode=view_as_it_is,
+        row_bytes=partial(row_bytes, "none"),
+        wire_dtype=same_dtype,
+    ),
     eight_bits("int8", torch.int8),
     eight_bits("fp8", torch.float8_e4m3fn),
 )
@@ -88,7 +86,5 @@ CODECS = (
 
 def codec_named(name: str) -> Codec:
     """The codec of this name; ValueError names the ones there are."""
-    for codec in CODECS:
-        if codec.name == name:
-            return codec
-    raise ValueError(f"There is no wire codec called {name!r}; there are {', '.join(codec.name for codec in CODECS)}.")
+    check_codec(name)
+    return next(codec for codec in CODECS if codec.name == name)
