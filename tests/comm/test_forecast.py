@@ -1,14 +1,17 @@
 """The simulator on programs and plans whose times can be worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from videoserve_kernels.comm.forecast import Forecast, Model, step_seconds
 from videoserve_kernels.comm.links import Box
 from videoserve_kernels.comm.plan import ParallelPlan
-from videoserve_kernels.comm.simulator import Program, Stream, seconds
+from videoserve_kernels.comm.simulator import Program, Stream, Work, seconds
 from videoserve_kernels.comm.volume import Layer, sent
 
 LAYER = Layer(batch=1, length=640, query_heads=40, key_heads=40, channels=16, itemsize=2)
+UNEVEN = Layer(batch=1, length=643, query_heads=36, key_heads=36, channels=16, itemsize=2)
 # Bytes of one of eight ranks' queries.
 Q = 640 * 40 * 16 * 2 / 8
 
@@ -54,14 +57,49 @@ def test_nothing_takes_no_time() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("staged", [False, True])
-def test_the_program_sends_what_the_formulas_say(extents: dict[str, int], staged: bool) -> None:
+@pytest.mark.parametrize("layer", [LAYER, UNEVEN], ids=["even", "uneven"])
+def test_the_program_sends_what_the_formulas_say(extents: dict[str, int], staged: bool, layer: Layer) -> None:
     plan = ParallelPlan(**extents, staged=staged)
-    streams = [task for task in Forecast(model(1.0), plan).layer().tasks if isinstance(task, Stream)]
+    made = replace(model(1.0), layer=layer)
+    streams = [task for task in Forecast(made, plan).layer().tasks if isinstance(task, Stream)]
+    # Both branches share a forward where they have no ranks of their own: twice the bytes in as many messages.
+    branches = 2 / plan.cfg
     for rank in range(8):
         mine = [task for task in streams if task.source == rank]
-        formula = sent(LAYER, plan, rank % (plan.ring * plan.ulysses))
-        assert sum(task.bytes for task in mine) == pytest.approx(formula.bytes)
+        formula = sent(layer, plan, rank % (plan.ring * plan.ulysses))
+        assert sum(task.bytes for task in mine) == pytest.approx(branches * formula.bytes)
         assert len(mine) == formula.messages
+
+
+@pytest.mark.parametrize("name", ["u8", "u8-g3-atonce", "r8", "u2-r4", "cfg2-u4-g4", "u3"])
+def test_the_work_of_all_ranks_is_that_of_one(name: str) -> None:
+    plan = ParallelPlan.parse(name)
+    made = replace(model(5.0, 3.0), layer=UNEVEN)
+    work = [task for task in Forecast(made, plan).layer().tasks if isinstance(task, Work)]
+    assert sum(task.seconds for task in work) == pytest.approx(2 * (5.0 + 3.0))
+
+
+def test_the_rank_with_the_most_heads_is_waited_for() -> None:
+    # Five heads over four ranks: the first attends two of them, the others wait.
+    layer = replace(LAYER, query_heads=5, key_heads=5)
+    made = Model(layer=layer, layers=1, branches=1, attention_s=5.0, other_s=0.0)
+    assert step_seconds(made, ParallelPlan(ulysses=4), Box(ranks=4, card=1e30)) == pytest.approx(2.0)
+
+
+def test_the_latents_go_out_and_come_back_once_a_step() -> None:
+    made = replace(model(0.0), latent_bytes=40.0)
+    nothing = step_seconds(model(0.0), ParallelPlan(cfg=2, ulysses=4), Box(ranks=8, card=10.0))
+    # Seven times all of it from the leader, and a shard of a quarter from each of the others.
+    both = step_seconds(made, ParallelPlan(cfg=2, ulysses=4), Box(ranks=8, card=10.0))
+    assert both - nothing == pytest.approx(7 * 4.0 + 7 * 1.0)
+
+
+def test_every_message_waits_for_its_start() -> None:
+    # Two exchanges of seven stages.
+    box = Box(ranks=8, card=1e30, latency=0.5)
+    made = Model(layer=LAYER, layers=3, branches=2, attention_s=0.0, other_s=0.0)
+    assert step_seconds(made, ParallelPlan(ulysses=8), box) == pytest.approx(3 * 14 * 0.5)
+    assert step_seconds(made, ParallelPlan(ulysses=8, staged=False), box) == pytest.approx(3 * 2 * 0.5)
 
 
 def test_blocking_ulysses_is_exchange_plus_attention() -> None:

@@ -35,6 +35,15 @@ def test_crossing_streams_cost_the_card_its_rate() -> None:
     assert sum(box.rates(everybody)) == pytest.approx(16.0)
 
 
+def test_islands_need_not_be_neighbours_and_ranks_may_take_any_cards() -> None:
+    box = Box(ranks=4, card=10.0, trunk=8.0, homes=(0, 1, 0, 1))
+    assert box.rates([(0, 2), (1, 3)]) == pytest.approx([10.0, 10.0])
+    assert box.rates([(0, 1), (2, 3)]) == pytest.approx([4.0, 4.0])
+    # The same cards with the islands side by side, and three of them only.
+    assert box.taking((0, 2, 1, 3)).homes == (0, 0, 1, 1)
+    assert Box(ranks=4, card=10.0, island=2, trunk=8.0).taking((3, 0, 1)).rates([(0, 1), (1, 2)]) == [8.0, 10.0]
+
+
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True), max_size=12))
 def test_no_link_gives_more_than_it_has_and_every_stream_meets_a_full_link(paths: list[list[int]]) -> None:
     links = [[("link", number, 0) for number in path] for path in paths]
@@ -53,8 +62,15 @@ def test_no_link_gives_more_than_it_has_and_every_stream_meets_a_full_link(paths
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
-    [({"collapse": 0.0}, "collapse is 0.0; more than 0"), ({"island": 3}, "4 cards do not fill islands of 3")],
+    [
+        ({"collapse": 0.0}, "collapse is 0.0; more than 0"),
+        ({"island": 3}, "4 cards do not fill islands of 3"),
+        ({"latency": -1.0}, "latency -1.0 s: one card or more, rates above 0"),
+        ({"trunk": 0.0}, "trunks at 0.0"),
+        ({"homes": (0, 1)}, r"homes are \(0, 1\) for 4 cards"),
+        ({"homes": (0, 0, 1, 1), "island": 2}, "with island 2"),
+    ],
 )
 def test_a_box_that_cannot_be_is_refused(wrong: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Box(ranks=4, card=1.0, **wrong)
+        Box(**({"ranks": 4, "card": 1.0} | wrong))

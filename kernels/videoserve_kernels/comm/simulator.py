@@ -60,21 +60,28 @@ class Run:
                 self._lanes.setdefault(task.rank, []).append(number)
         self._ready = [number for number, task in enumerate(program.tasks) if not task.needs]
         self._left: dict[int, float] = {}
+        # Seconds until a stream starts to travel.
+        self._delayed: dict[int, float] = {}
 
     def seconds(self) -> float:
         """When the last task ends."""
         self._start_what_can()
-        while self._left:
+        while self._left or self._delayed:
             rates = self._rates()
-            ends = {number: left / rates[number] for number, left in self._left.items()}
+            ends = {number: left / rates[number] for number, left in self._left.items()} | self._delayed
             step = min(ends.values())
             self._now += step
             # What ends within a billionth of the step ends now: equal streams must not end one by one.
             over = [number for number, end in ends.items() if end <= step * (1 + 1e-9)]
             for number in self._left:
                 self._left[number] -= rates[number] * step
+            for number in self._delayed:
+                self._delayed[number] -= step
             for number in over:
-                self._end(number)
+                if number in self._delayed:
+                    self._start(number)
+                else:
+                    self._end(number)
             self._start_what_can()
         assert not self._missing, "a task needs one that never ends"
         return self._now
@@ -84,6 +91,12 @@ class Run:
         streams = [self._tasks[number] for number in numbers]
         rates = self._box.rates([(task.source, task.target) for task in streams if isinstance(task, Stream)])
         return dict.fromkeys(self._left, 1.0) | dict(zip(numbers, rates, strict=True))
+
+    def _start(self, number: int) -> None:
+        task = self._tasks[number]
+        assert isinstance(task, Stream)
+        self._delayed.pop(number, None)
+        self._left[number] = task.bytes
 
     def _end(self, number: int) -> None:
         del self._left[number]
@@ -100,8 +113,10 @@ class Run:
         waiting = []
         for number in sorted(self._ready):
             task = self._tasks[number]
-            if isinstance(task, Stream):
-                self._left[number] = task.bytes
+            if isinstance(task, Stream) and self._box.latency:
+                self._delayed[number] = self._box.latency
+            elif isinstance(task, Stream):
+                self._start(number)
             elif self._lanes[task.rank][-1] == number:
                 self._left[number] = task.seconds
             else:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from videoserve_kernels.comm.codecs import row_bytes
 from videoserve_kernels.comm.counters import Traffic
+from videoserve_kernels.comm.heads import Heads
 from videoserve_kernels.comm.plan import ParallelPlan
 from videoserve_kernels.comm.split import split
-from videoserve_kernels.comm.ulysses import Heads
-from videoserve_kernels.comm.wire import codec_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def sent(layer: Layer, plan: ParallelPlan, place: int) -> Traffic:
     blocks = [sum(lengths[row * plan.ulysses : (row + 1) * plan.ulysses]) for row in range(plan.ring)]
     group = lengths[ring * plan.ulysses : (ring + 1) * plan.ulysses]
     heads = Heads.of(layer.query_heads, layer.key_heads, plan.ulysses, plan.head_groups)
-    row = layer.batch * codec_named(plan.codec).row_bytes(layer.channels, layer.itemsize)
+    row = layer.batch * row_bytes(plan.codec, layer.channels, layer.itemsize)
     total = Traffic()
     for piece in range(plan.head_groups):
         each = heads.of_piece(piece)
@@ -46,6 +46,6 @@ def sent(layer: Layer, plan: ParallelPlan, place: int) -> Traffic:
     return total
 
 
-def messages(rows: Sequence[int], row_bytes: int) -> Traffic:
-    """Messages of so many rows; empty ones are not sent."""
-    return Traffic(bytes=sum(rows) * row_bytes, messages=sum(1 for count in rows if count))
+def messages(rows: Sequence[int], row: int) -> Traffic:
+    """Messages of so many rows of `row` bytes; empty ones are not sent."""
+    return Traffic(bytes=sum(rows) * row, messages=sum(1 for count in rows if count))
