@@ -18,6 +18,11 @@ def attend_with_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return attend(q, k, v, return_lse=True)
 
 
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel | None) -> Tensor:
+    """Attention over keys that are all here: nobody needs its log-sum-exp."""
+    return attend(q, k, v) if kernel is None else kernel(q, k, v)[0]
+
+
 def ring_attention(
     q: Tensor,
     k: Tensor,
@@ -26,17 +31,18 @@ def ring_attention(
     lengths: Sequence[int],
     codec: Codec,
     *,
-    kernel: Kernel = attend_with_lse,
+    kernel: Kernel | None = None,
 ) -> Tensor:
     """Attention of this rank's queries over the keys of all ranks of the group.
 
     q [B, S, N, D], k and v [B, L, M, D] with L = lengths[index], 0 allowed; lengths are those of every rank. Returns
     [B, S, N, D] in q's dtype. size - 1 messages of keys with values, each under way while the block before it is
-    attended; they are encoded once, where they start. Merged in at least float32.
+    attended; they are encoded once, where they start. Merged in at least float32. `kernel` takes the place of the
+    attention door with its log-sum-exp.
     """
     if group.size == 1:
-        return attend(q, k, v)
-    parts = Parts(q, kernel)
+        return attend_whole(q, k, v, kernel)
+    parts = Parts(q, kernel or attend_with_lse)
     shape = (k.shape[0], k.shape[2] + v.shape[2], k.shape[3])
     held = codec.encode(torch.cat((k, v), dim=2)).view(-1)
     counts = [held_size(length, shape, codec, k.dtype) for length in lengths]

@@ -3,22 +3,24 @@
 from torch import Tensor
 
 from videoserve_kernels.attention import attend
+from videoserve_kernels.comm.heads import Heads
 from videoserve_kernels.comm.mesh import Mesh
-from videoserve_kernels.comm.ring import ring_attention
-from videoserve_kernels.comm.ulysses import Heads, Trade, ulysses_attention
+from videoserve_kernels.comm.ring import Kernel, attend_whole, ring_attention
+from videoserve_kernels.comm.ulysses import Trade, ulysses_attention
 from videoserve_kernels.comm.wire import codec_named
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mesh: Mesh, *, length: int) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mesh: Mesh, *, length: int, kernel: Kernel | None = None) -> Tensor:
     """Self-attention of tokens that are spread over the sequence group of the mesh.
 
     q [B, S, N, D], k and v [B, S, M, D] are this rank's tokens, mesh.shard(length) of the `length` there are, 0
     allowed; rotary positions are those within the whole. Returns [B, S, N, D] in q's dtype. How it travels is the
-    plan's: ring, ulysses, head_groups, codec, staged. ValueError when the shard has another length, or the heads allow
-    no such plan; CommunicationError when a peer is lost.
+    plan's: ring, ulysses, head_groups, codec, staged. `kernel` takes the place of the attention door: (q, k, v) of
+    whatever tokens and heads meet here to (out, log-sum-exp). ValueError when the shard has another length, or the
+    heads allow no such plan; CommunicationError when a peer is lost.
     """
     if mesh.plan.ranks == 1:
-        return attend(q, k, v)
+        return attend_whole(q, k, v, kernel)
     lengths = mesh.lengths(length)
     if q.shape[1] != lengths[mesh.sequence.index]:
         raise ValueError(
@@ -40,7 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mesh: Mesh, *, length: int) -> Te
     )
 
     def inner(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ring_attention(q, k, v, mesh.ring, blocks, codec)
+        return ring_attention(q, k, v, mesh.ring, blocks, codec, kernel=kernel)
 
     return ulysses_attention(q, k, v, trade, mesh.plan.head_groups, inner)
 
