@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable
 
 import torch
+from _interpreter import repaired
 from _kernel_cases import Case, Size, cases
 from torch import Tensor
 
 from videoserve_kernels.builds import TARGETS, builds, figures
-from videoserve_kernels.interpreter import repaired
 
 TINY = Size(tokens=78, frames=3, heads=3, head_dim=32, rank=5, dtype=torch.float32, device="cpu")
 # A fourth of a 480p clip of Wan-14B: 32,760 tokens, 21 frames.

@@ -83,13 +83,15 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Attended:
 
 
 def no_flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str | None:
+    if why := no_triton(q, k, v):
+        return why
     if q.shape[-1] not in (32, 64, 128):
         return f"it takes 32, 64 or 128 channels a head, not {q.shape[-1]}"
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"it takes float32, float16 and bfloat16, not {q.dtype}"
     if any(t.stride(-1) != 1 for t in (q, k, v)):
         return "it takes contiguous channels only"
-    return no_triton(q, k, v)
+    return None
 
 
 def xformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **options: Any) -> Attended:

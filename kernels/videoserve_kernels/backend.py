@@ -17,7 +17,8 @@ class Backend(Generic[P, T]):
     """One way to compute an op.
 
     `fn` has the op's signature. `why_not` gets the same arguments and returns None when `fn` can take them, or a
-    sentence that says why it cannot.
+    sentence that says why it cannot. It asks for the device first: a door is passed thousands of times a second, and
+    where there is no card that question alone must answer.
     """
 
     name: str
@@ -36,8 +37,10 @@ def pick(op: str, backends: Sequence[Backend[P, T]], forced: str | None, *args: 
         reason = backend.why_not(*args, **kwargs)
         if reason is None:
             return backend.fn(*args, **kwargs)
-        reasons.append(f"{backend.name}: {reason}")
-    raise BackendUnavailableError(f"{op} cannot run here. " + "; ".join(reasons))
+        # Put into words at the end only: this loop runs at every call of a door.
+        reasons.append((backend.name, reason))
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons)
+    raise BackendUnavailableError(f"{op} cannot run here. {told}")
 
 
 def named(op: str, backends: Sequence[Backend[P, T]], name: str) -> Backend[P, T]:

@@ -33,9 +33,11 @@ def in_triton(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def no_kernel(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> str | None:
+    if why := no_triton(a, b):
+        return why
     if a.stride(-1) != 1 or b.stride(-1) != 1:
         return "it takes contiguous channels only"
-    return no_triton(a, b)
+    return None
 
 
 BACKENDS = (

@@ -39,13 +39,15 @@ def in_triton(y: Tensor, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def no_kernel(y: Tensor, x: Tensor, a: Tensor, b: Tensor) -> str | None:
+    if why := no_triton(y, x, a, b):
+        return why
     if a.shape[0] > LARGEST_RANK:
         return f"it takes ranks up to {LARGEST_RANK}, not {a.shape[0]}"
     if not all(tensor.is_contiguous() for tensor in (y, x, a, b)):
         return "it takes contiguous tensors only"
     if len({y.dtype, x.dtype, a.dtype, b.dtype}) != 1:
         return f"it takes tensors of one type, not {y.dtype}, {x.dtype}, {a.dtype} and {b.dtype}"
-    return no_triton(y, x, a, b)
+    return None
 
 
 BACKENDS = (

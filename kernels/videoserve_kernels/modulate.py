@@ -68,11 +68,13 @@ def triton_gated_residual(x: Tensor, y: Tensor, gate: Tensor, frame_index: Tenso
 
 
 def no_kernel(x: Tensor, *tensors: Tensor, **options: Any) -> str | None:
+    if why := no_triton(x, *tensors):
+        return why
     if x.shape[-1] > LARGEST_TOKEN:
         return f"it takes up to {LARGEST_TOKEN} channels, not {x.shape[-1]}"
     if any(tensor.stride(-1) != 1 for tensor in (x, *tensors)):
         return "it takes contiguous channels only"
-    return no_triton(x, *tensors)
+    return None
 
 
 def anywhere(x: Tensor, *tensors: Tensor, **options: Any) -> str | None:

@@ -33,11 +33,13 @@ def triton_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 
 
 def no_kernel(x: Tensor, weight: Tensor, *, eps: float) -> str | None:
+    if why := no_triton(x, weight):
+        return why
     if x.shape[-1] > LARGEST_TOKEN:
         return f"it takes up to {LARGEST_TOKEN} channels, not {x.shape[-1]}"
     if x.stride(-1) != 1 or not weight.is_contiguous():
         return "it takes contiguous channels only"
-    return no_triton(x, weight)
+    return None
 
 
 def anywhere(x: Tensor, weight: Tensor, *, eps: float) -> str | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from videoserve_kernels import reference
 from videoserve_kernels.backend import Backend, pick
-from videoserve_kernels.triton_gate import capability, interpreting, no_triton
+from videoserve_kernels.triton_gate import no_float8, no_triton
 
 
 def quantise_heads(x: Tensor, *, dtype: torch.dtype, backend: str | None = None) -> tuple[Tensor, Tensor]:
@@ -39,9 +39,11 @@ def triton_quantise(x: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def no_quantise(x: Tensor, *, dtype: torch.dtype) -> str | None:
+    if why := no_triton(x):
+        return why
     if x.stride(-1) != 1:
         return "it takes contiguous channels only"
-    return no_triton(x) or no_codes(x, dtype)
+    return no_codes(x, dtype)
 
 
 def triton_dequantise(codes: Tensor, scales: Tensor, *, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
@@ -52,20 +54,20 @@ def triton_dequantise(codes: Tensor, scales: Tensor, *, dtype: torch.dtype, out:
 
 
 def no_dequantise(codes: Tensor, scales: Tensor, *, dtype: torch.dtype, out: Tensor | None = None) -> str | None:
+    if why := no_triton(codes, scales):
+        return why
     if not (codes.is_contiguous() and scales.is_contiguous()):
         return "it takes contiguous codes and scales only"
     if out is not None and out.stride(-1) != 1:
         return "it takes an output with contiguous channels only"
-    return no_triton(codes, scales) or no_codes(codes, codes.dtype)
+    return no_codes(codes, codes.dtype)
 
 
 def no_codes(tensor: Tensor, dtype: torch.dtype) -> str | None:
     """Why this card cannot make or read codes of this type."""
     if dtype not in (torch.int8, torch.float8_e4m3fn):
         return f"codes are torch.int8 or torch.float8_e4m3fn, not {dtype}"
-    if dtype == torch.float8_e4m3fn and capability(tensor) < 89 and not interpreting():
-        return f"float8_e4m3fn needs sm_89 or later and the card is sm_{capability(tensor)}"
-    return None
+    return no_float8(tensor) if dtype == torch.float8_e4m3fn else None
 
 
 def no_reference(x: Tensor, *, dtype: torch.dtype) -> str | None:

@@ -28,14 +28,22 @@ def no_triton(*tensors: Tensor) -> str | None:
     return None
 
 
+def no_float8(tensor: Tensor) -> str | None:
+    """Why float8_e4m3fn cannot be made or read on the tensor's card, or None; the interpreter can."""
+    if capability(tensor) < 89 and not interpreting():
+        return f"float8_e4m3fn needs sm_89 or later and the card is sm_{capability(tensor)}"
+    return None
+
+
 @cache
 def installed(package: str) -> bool:
     """Whether a package can be imported; looked up once, since a look-up walks the file system."""
     return find_spec(package) is not None
 
 
+@cache
 def interpreting() -> bool:
-    """Whether triton computes on the CPU, one program after the other; it reads the same variable."""
+    """Whether triton computes on the CPU, one program after the other; like triton, read once in a process."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -28,7 +28,5 @@ def test_equals_the_weight_with_the_product_added(
 
 def test_the_kernel_says_why_it_cannot_run(noise: Fixture) -> None:
     x, y = noise(2, 8), noise(2, 8)
-    with pytest.raises(BackendUnavailableError, match="ranks up to 128, not 200"):
-        add_low_rank(y, x, noise(200, 8), noise(8, 200), backend="triton")
-    with pytest.raises(BackendUnavailableError, match=r"one type, not torch\.float32, torch\.float32"):
-        add_low_rank(y, x, noise(4, 8, dtype=torch.bfloat16), noise(8, 4), backend="triton")
+    with pytest.raises(BackendUnavailableError, match="a tensor is on cpu"):
+        add_low_rank(y, x, noise(4, 8), noise(8, 4), backend="triton")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from videoserve_kernels.interpreter import repaired
+from benchmarks._interpreter import repaired
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]

@@ -1,4 +1,4 @@
-"""Triton's interpreter with its arithmetic put right, for tests and for the benchmark's column of errors.
+"""Triton's interpreter with its arithmetic put right, for the column of errors and for tests/kernels/interpreted.
 
 It needs TRITON_INTERPRET=1 from the start of the process, and no kernel can be compiled in that process.
 """
