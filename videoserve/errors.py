@@ -22,6 +22,19 @@ class InvalidField(ServeError):
         super().__init__(message, status=422, code="invalid_value", param=param)
 
 
+class DeadlineUnreachable(ServeError):
+    """Less time is given than the work takes, after the `wait_s` seconds until its turn where those are known (422)."""
+
+    def __init__(self, deadline_s: float, work_s: float, wait_s: float = 0.0):
+        ahead = f", after about {wait_s:.1f} for what is ahead of it" if wait_s else ""
+        super().__init__(
+            f"deadline_s is {deadline_s:g}, but this video takes about {work_s:.1f} seconds here{ahead}.",
+            status=422,
+            code="deadline_unreachable",
+            param="deadline_s",
+        )
+
+
 class BadImage(ServeError):
     """Bytes that are not a usable picture: 400 for broken ones, 413 for too large, 415 for other types."""
 

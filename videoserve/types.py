@@ -101,6 +101,7 @@ class Job(JsonRecord):
     request   the client's request as a dict (a remix starts from it)
     plan      the plan as a dict; `VideoPlan.from_dict(job.plan)` for kind "video"
     deadline  unix seconds after which the result is not wanted
+    work_s    estimated seconds of work, as known when the job was made; None before anything was measured
     """
 
     id: str
@@ -111,6 +112,7 @@ class Job(JsonRecord):
     created_at: float
     priority: int = 0
     deadline: float | None = None
+    work_s: float | None = None
     webhook_url: str | None = None
     metadata: dict[str, Any] | None = None
     remixed_from: str | None = None

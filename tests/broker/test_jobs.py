@@ -33,7 +33,7 @@ async def test_a_submitted_job_reads_back_exactly(broker: Broker, make_job: Make
     assert found[1].queue_position == 1
     assert await broker.get("a", "other") is None
     assert await broker.get("b") is None
-    assert await broker.get_many(["b", "a"]) == [None, (job, replace(found[1], queue_position=None))]
+    assert await broker.get_many(["b", "a"]) == [None, (job, replace(found[1], queue_position=None, wait_s=None))]
 
 
 async def test_idempotency_key(broker: Broker, make_job: MakeJob) -> None:

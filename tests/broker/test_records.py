@@ -44,7 +44,7 @@ async def test_nothing_stored_is_a_pickle(broker: Broker, redis_url: str, make_j
     claim = await broker.claim("video", "w", Appetite(idle=True))
     assert claim is not None
     await broker.finish("a", claim.fence, {}, {"x": [1, None, {}]})
-    await broker.heartbeat("w", {"ready": True}, 10)
+    await broker.heartbeat("w", {"kind": "video", "ready": True}, 10)
     with Redis.from_url(redis_url) as client:
         fields = client.hgetall("job:a")
         for name in (b"job", b"outputs", b"receipt"):

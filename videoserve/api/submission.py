@@ -111,6 +111,7 @@ async def submit(service: Service, caller: Caller, made: Draft, idempotency: tup
             created_at=now + number * 1e-6,
             priority=made.request.priority,
             deadline=None if made.request.deadline_s is None else now + made.request.deadline_s,
+            work_s=made.estimate_s,
             webhook_url=made.options.webhook_url,
             metadata=made.options.metadata,
             remixed_from=made.remixed_from,

@@ -56,13 +56,12 @@ def changing_part(job: Job, state: JobState, *, work_s: float | None, workers: i
 
 
 def eta_s(state: JobState, *, work_s: float | None, workers: int) -> float | None:
-    """Seconds to the end: what the worker says of a running job; for a queued one as if those before it were alike."""
+    """Seconds to the end: what the worker says of a running job; of a queued one the wait for its turn and its work."""
     if state.status == "in_progress":
         return state.eta_s
-    if state.status != "queued" or work_s is None:
+    if state.status != "queued" or state.wait_s is None or work_s is None:
         return None
-    turns = (state.queue_position or 1) / max(workers, 1)
-    return round(work_s * max(turns, 1.0), 1)
+    return round(state.wait_s + work_s, 1)
 
 
 def poll_after_ms(video: dict[str, Any]) -> int | None:

@@ -11,7 +11,7 @@ from videoserve.broker.calls import Policy
 from videoserve.broker.jobs import JobCalls
 from videoserve.broker.keys import KEYS
 from videoserve.broker.link import AWAY, Link
-from videoserve.broker.state import JobState
+from videoserve.broker.state import JobState, Turn
 from videoserve.errors import ServeError
 from videoserve.types import Job
 
@@ -21,6 +21,8 @@ ALIVE_S: Final = 5.0
 # How often Redis is asked for a sign of life, and for the places of waiting jobs, which change without the job.
 BEAT_S: Final = 1.0
 RECONNECT_S: Final = 0.25
+# Waits shrink all the time. Within this share of one, the old one stays, and with it what was rendered of it.
+WAIT_DRIFT: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -158,13 +160,12 @@ class GlanceCalls(JobCalls):
         waiting = {job_id: seen for job_id, seen in readings.items() if seen.state.status == "queued"}
         for kind in {seen.job.kind for seen in waiting.values()}:
             ids = [job_id for job_id, seen in waiting.items() if seen.job.kind == kind]
-            answer = await self._link.transition("places", once=False, kind=kind, ids=ids)
-            for job_id, place in zip(ids, answer["places"], strict=True):
+            for job_id, turn in zip(ids, await self.turns(kind, ids), strict=True):
                 seen = waiting[job_id]
                 seen.asked = False
                 # A job that waits no longer is told as a change.
-                if place is not False and place + 1 != seen.state.queue_position:
-                    seen.state = replace(seen.state, queue_position=place + 1)
+                if turn is not None and _moved(seen.state, turn):
+                    seen.state = replace(seen.state, queue_position=turn.place, wait_s=turn.wait_s)
 
     async def close(self) -> None:
         if self._listener is not None:
@@ -175,3 +176,10 @@ class GlanceCalls(JobCalls):
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
         await self._link.close()
+
+
+def _moved(state: JobState, turn: Turn) -> bool:
+    """Whether a waiting job's turn is other than its state says."""
+    if turn.place != state.queue_position or turn.wait_s is None or state.wait_s is None:
+        return (turn.place, turn.wait_s) != (state.queue_position, state.wait_s)
+    return abs(turn.wait_s - state.wait_s) > WAIT_DRIFT * state.wait_s

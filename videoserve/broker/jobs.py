@@ -7,8 +7,8 @@ from typing import Any
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
-from videoserve.broker.state import FIELDS, JobState, read_job
-from videoserve.errors import Conflict, NotFound, ServeError
+from videoserve.broker.state import FIELDS, JobState, Turn, read_job
+from videoserve.errors import Conflict, DeadlineUnreachable, NotFound, ServeError
 from videoserve.types import Job, Status, rank
 
 
@@ -36,7 +36,8 @@ class JobCalls(Calls):
         `idempotency` is (key, sha256 of the body): the same pair again returns the earlier jobs. Calling again with
         the same job ids is harmless. `key_concurrency` is how many jobs of this client may run at once, 0 for any.
         `hold` is what their pictures were held by until now.
-        Raises QueueFull, Conflict "idempotency_conflict" for another body or when the earlier jobs are deleted.
+        Raises QueueFull, DeadlineUnreachable for jobs whose measured work, after what is ahead of them, ends too late,
+        Conflict "idempotency_conflict" for another body or when the earlier jobs are deleted.
         """
         tenant = jobs[0].tenant
         key, body = idempotency or (None, None)
@@ -59,6 +60,11 @@ class JobCalls(Calls):
                 )
             case "full" | "key_full" as scope:
                 raise _queue_full(answer, scope, queue_limit if scope == "full" else key_queue_limit)
+            case "late":
+                late = jobs[answer["number"] - 1]
+                assert late.deadline is not None
+                assert late.work_s is not None
+                raise DeadlineUnreachable(late.deadline - late.created_at, late.work_s, answer["wait"])
         if answer["ids"] == [job.id for job in jobs]:
             return list(jobs)
         earlier = [found[0] for found in await self.get_many(answer["ids"]) if found]
@@ -83,6 +89,8 @@ class JobCalls(Calls):
         }
         if job.deadline is not None:
             entry["deadline"] = job.deadline
+        if job.work_s is not None:
+            entry["work"] = job.work_s
         return entry
 
     async def get(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
@@ -95,9 +103,14 @@ class JobCalls(Calls):
         if tenant is not None and job.tenant != tenant:
             return None
         if state.status == "queued":
-            place = await self._link.patiently(lambda: short.zrank(KEYS["queue"] + job.kind, job_id))
-            job, state = read_job(values, place)
+            [turn] = await self.turns(job.kind, [job_id])
+            job, state = read_job(values, turn)
         return job, state
+
+    async def turns(self, kind: str, job_ids: Sequence[str]) -> list[Turn | None]:
+        """Where jobs of a kind wait, None for those that do not. One call, whose cost grows with the queue."""
+        answer = await self._link.transition("places", once=False, kind=kind, ids=list(job_ids))
+        return [Turn.read(told) for told in answer["places"]]
 
     async def get_many(self, job_ids: Sequence[str]) -> list[tuple[Job, JobState] | None]:
         """What `get` would answer for each, in one round trip and without queue positions."""
@@ -158,10 +171,10 @@ class JobCalls(Calls):
         if "error" in answer:
             raise NotFound(f"There is no video {after!r} to list after.", param="after")
         rows = []
-        for values, place in answer["rows"]:
+        for values, turn in answer["rows"]:
             # Lua has no null in arrays: a missing field comes as false.
             fields = [None if value is False else value for value in values]
-            rows.append(read_job(fields, None if place is False else place))
+            rows.append(read_job(fields, Turn.read(turn)))
         return rows, answer["more"]
 
 

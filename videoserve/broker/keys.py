@@ -14,6 +14,8 @@ KEYS: Final[dict[str, str]] = {
     "shape": "shape:",
     # ZSET {kind}: ids of jobs that are leased, scored by the lease's end
     "leases": "leases:",
+    # HASH {kind}: job id → estimated seconds of work, for jobs queued or leased where that was known
+    "work": "work:",
     # STREAM {kind}, one entry: its id changes whenever a job became claimable
     "wake": "wake:",
     # CHANNEL: ids of jobs whose hash has changed
@@ -54,6 +56,8 @@ KEYS: Final[dict[str, str]] = {
     "webhook_secrets": "webhooks:secrets",
     # HASH: sha256 of the key → JSON {name, tenant, scopes, …}
     "apikeys": "apikeys",
+    # SET {kind}: ids of the workers that take jobs; only those whose `worker` key is there still live
+    "able": "able:",
     # ZSET: worker ids scored by the end of their last heartbeat's life
     "workers": "workers",
     # STRING {worker id}: JSON of what the worker told about itself

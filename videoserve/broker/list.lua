@@ -14,9 +14,17 @@ if p.descending then
 else
   ids = call('ZRANGEBYSCORE', key, edge, '+inf', 'LIMIT', 0, p.limit + 1)
 end
-local rows = {}
+local rows, kinds = {}, {}
 for i = 1, math.min(#ids, p.limit) do
-  local place = call('ZRANK', K.queue .. get(ids[i], 'kind'), ids[i])
-  rows[i] = {call('HMGET', K.job .. ids[i], unpack(p.fields)), place}
+  local kind = get(ids[i], 'kind')
+  kinds[kind] = kinds[kind] or {}
+  table.insert(kinds[kind], ids[i])
+  rows[i] = {call('HMGET', K.job .. ids[i], unpack(p.fields)), false}
+end
+for kind, of_kind in pairs(kinds) do
+  local found = turns(kind, of_kind)
+  for i, row in ipairs(rows) do
+    row[2] = found[ids[i]] or row[2]
+  end
 end
 return {rows = rows, more = #ids > p.limit}

@@ -26,6 +26,9 @@ NAMES: Final = (
     "webhook_settle",
 )
 
+# What they have in common, in the order in which it builds on each other.
+SHARED: Final = ("shared.lua", "endings.lua", "turns.lua")
+
 # A client whose connection dies cannot know whether its call was applied, so it calls again with the same nonce.
 # The second call gets the first one's answer. Refusals changed nothing and are computed anew; so are empty answers,
 # which leave nothing a repetition could do again.
@@ -61,7 +64,7 @@ class Script:
 def read_scripts() -> dict[str, Script]:
     """All transitions by name, each framed with the key table and what they share."""
     folder = resources.files(__package__)
-    shared = "".join((folder / name).read_text() for name in ("shared.lua", "endings.lua"))
+    shared = "".join((folder / name).read_text() for name in SHARED)
     keys = ", ".join(f"{name} = {json.dumps(key)}" for name, key in KEYS.items())
     scripts = {}
     for name in NAMES:

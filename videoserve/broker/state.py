@@ -21,6 +21,7 @@ class JobState(JsonRecord):
     adjustments     sentences the engine added; those of the plan are in the plan
     started_at      begin of the latest attempt, unix seconds
     queue_position  1 for the next to run; None unless queued
+    wait_s          estimated seconds until its turn; None unless queued, and where something ahead was never measured
     cancelling      a running job was asked to stop and has not stopped yet
     seq             number of the latest event, 0 before the first
     webhook         {delivered, attempts, error} once a delivery succeeded or was given up
@@ -43,6 +44,7 @@ class JobState(JsonRecord):
     completed_at: float | None = None
     expires_at: float | None = None
     queue_position: int | None = None
+    wait_s: float | None = None
     cancelling: bool = False
     seq: int = 0
     webhook: dict[str, Any] | None = None
@@ -83,8 +85,24 @@ FIELDS: Final = (
 )
 
 
-def read_job(values: Sequence[str | None], place: int | None = None) -> tuple[Job, JobState]:
-    """The job and its state from the values of FIELDS; `place` counts from 0 in its queue."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Where a job waits: its place in the queue, from 1, and the estimated seconds until its turn."""
+
+    place: int
+    wait_s: float | None
+
+    @classmethod
+    def read(cls, told: Any) -> "Turn | None":
+        """What the transitions answer: [place from 0, seconds or false], false for a job that does not wait."""
+        if not told:
+            return None
+        place, wait_s = told
+        return cls(place + 1, None if wait_s is False else wait_s)
+
+
+def read_job(values: Sequence[str | None], turn: Turn | None = None) -> tuple[Job, JobState]:
+    """The job and its state from the values of FIELDS, and where it waits if it does."""
     row = dict(zip(FIELDS, values, strict=True))
     outputs = _json(row["outputs"]) or {}
     state = JobState(
@@ -104,7 +122,8 @@ def read_job(values: Sequence[str | None], place: int | None = None) -> tuple[Jo
         started_at=_seconds(row["started_at"]),
         completed_at=_seconds(row["completed_at"]),
         expires_at=_seconds(row["expires_at"]),
-        queue_position=None if place is None else place + 1,
+        queue_position=turn.place if turn else None,
+        wait_s=turn.wait_s if turn else None,
         cancelling=row["cancel"] == "1" and row["status"] == "in_progress",
         seq=int(row["seq"] or 0),
         webhook=_json(row["webhook"]),

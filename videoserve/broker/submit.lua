@@ -1,5 +1,5 @@
 -- Writes jobs and queues them, all or none.
--- p: jobs [{id, job, tenant, kind, rank, shape, limit, hook, inputs, deadline?}], queue_limit, key_queue_limit,
+-- p: jobs [{id, job, tenant, kind, rank, shape, limit, hook, inputs, deadline?, work?}], queue_limit, key_queue_limit,
 --    retention, idem?, body?, hold?
 local first = p.jobs[1]
 if p.idem then
@@ -30,6 +30,10 @@ local active = call('SCARD', K.active .. first.tenant)
 if active + #ids > p.key_queue_limit then
   return {error = 'key_full', waiting = active, pace = call('GET', K.pace .. first.kind) or '0'}
 end
+local late, wait = too_late(p.jobs)
+if late then
+  return {error = 'late', number = late, wait = wait}
+end
 
 for _, job in ipairs(p.jobs) do
   local order = call('INCR', K.order)
@@ -38,6 +42,9 @@ for _, job in ipairs(p.jobs) do
     'status', 'queued', 'stage', 'queued', 'progress', 0, 'attempt', 0, 'fence', 0, 'seq', 0)
   if job.deadline then
     set(job.id, 'deadline', job.deadline)
+  end
+  if job.work then
+    call('HSET', K.work .. job.kind, job.id, job.work)
   end
   for _, sha in ipairs(job.inputs) do
     ref(sha, job.id)

@@ -11,13 +11,15 @@ from videoserve.broker.keys import KEYS
 
 class WorkerCalls(Calls):
     async def heartbeat(self, worker_id: str, info: Mapping[str, Any], ttl: float) -> None:
-        """The worker lives for another `ttl` seconds; `info` is what `workers` shows of it."""
+        """The worker lives for another `ttl` seconds; `info`, with kind and ready, is what `workers` shows of it."""
         text = json.dumps(dict(info))
 
         async def write() -> Any:
             async with self._link.short.pipeline(transaction=True) as pipe:
                 pipe.set(KEYS["worker"] + worker_id, text, px=max(1, round(1000 * ttl)))
                 pipe.zadd(KEYS["workers"], {worker_id: time.time() + ttl})
+                able = KEYS["able"] + info["kind"]
+                pipe.sadd(able, worker_id) if info["ready"] else pipe.srem(able, worker_id)
                 return await pipe.execute()
 
         await self._link.patiently(write)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from videoserve.errors import InvalidField, NotFound, ServeError
+from videoserve.errors import DeadlineUnreachable, InvalidField, NotFound
 from videoserve.media.image import fit_adjustments
 from videoserve.planning.adjustments import Adjustments
 from videoserve.planning.card import ModelCard
@@ -103,14 +103,9 @@ def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float
 
 
 def check_deadline(deadline_s: float | None, estimate_s: float | None) -> None:
-    """Raises ServeError 422 when the work alone takes longer than the client will wait."""
+    """Raises DeadlineUnreachable when the work alone takes longer than the client will wait."""
     if deadline_s is not None and estimate_s is not None and estimate_s > deadline_s:
-        raise ServeError(
-            f"deadline_s is {deadline_s:g}, but this video takes about {estimate_s:.1f} seconds here.",
-            status=422,
-            code="deadline_unreachable",
-            param="deadline_s",
-        )
+        raise DeadlineUnreachable(deadline_s, estimate_s)
 
 
 def _volume(key: str) -> int:
