@@ -62,6 +62,8 @@ class Box:
         paths = [self.path(stream) for stream in streams]
         crossing = Counter(link for path in paths for link in path)
         capacities = {link: self._capacity(link, count) for link, count in crossing.items()}
+        if all(count == 1 for count in crossing.values()):
+            return [min(capacities[link] for link in path) for path in paths]
         return fair_shares(paths, capacities)
 
     def _capacity(self, link: Link, streams: int) -> float:
