@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from PIL import Image
 
 from tests import picture_bytes as made
 from tests.image_cases import CASES, Case
 from videoserve.broker import Broker
+from videoserve.config import Settings
 from videoserve.storage.files import FileStore
 
 pytestmark = pytest.mark.anyio
@@ -116,11 +118,39 @@ async def test_broken_data_urls(client: httpx.AsyncClient, url: str, words: str)
     assert words in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("value", ["https://example.com/a.png", "/etc/passwd", "file:///etc/passwd", "aGVsbG8="])
-async def test_urls_and_paths_are_refused(client: httpx.AsyncClient, value: str) -> None:
-    answer = await client.post("/v1/videos", json={"prompt": "a", "input_reference": {"image_url": value}})
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("https://example.com/a.png", "is a URL; this server fetches none."),
+        ("HTTP://example.com/a.png", "is a URL; this server fetches none."),
+        ("file:///etc/passwd", "is a URL of the scheme 'file':"),
+        ("ftp://example.com/a.png", "is a URL of the scheme 'ftp':"),
+        ("/etc/passwd", "is '/etc/passwd', which is neither a data URL nor a URL:"),
+        ("C:\\a.png", "is 'C:\\\\a.png', which is neither a data URL nor a URL:"),
+        ("a.png", "is 'a.png', which is neither a data URL nor a URL:"),
+        ("aGVsbG8=" * 1000, f"is '{'aGVsbG8=' * 5}', which is neither a data URL nor a URL:"),
+        (" data:image/png;base64,", "is ' data:image/png;base64,', which is neither a data URL nor a URL:"),
+        ("", "is empty:"),
+    ],
+)
+@pytest.mark.parametrize("as_object", [False, True])
+async def test_urls_and_paths_are_refused(client: httpx.AsyncClient, value: str, words: str, as_object: bool) -> None:
+    body = {"prompt": "a", "input_reference": {"image_url": value} if as_object else value}
+    answer = await client.post("/v1/videos", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "input_reference")
-    assert "this server fetches none" in answer.json()["error"]["message"]
+    assert f"input_reference {words}" in answer.json()["error"]["message"]
+    # What is asked for instead is the same everywhere.
+    assert "end the picture as a file or as " in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["/etc/passwd", "file:///etc/passwd"])
+async def test_allowed_hosts_do_not_make_a_path_a_url(
+    app: FastAPI, client: httpx.AsyncClient, settings: Settings, value: str
+) -> None:
+    app.state.service.settings = settings.model_copy(update={"image_hosts": ("example.com",)})
+    answer = await client.post("/v1/videos", json={"prompt": "a", "input_reference": value})
+    assert answer.status_code == 422
+    assert "end the picture as a file or as " in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("value", [7, [], {}, {"file_id": "f"}, {"image_url": 3}, {"image_url": "data:", "x": 1}])

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from videoserve.storage.files import FileStore
 FIRST = ("input_reference", "image_reference", "reference_url")
 LAST = ("last_image",)
 FIELDS = (*FIRST, *LAST)
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +49,7 @@ async def bring(name: str, source: Upload | str, service: Service, hold: str) ->
     """The picture behind `source`, stored and held. Raises BadImage, and InvalidField for a URL that is not allowed."""
     settings = service.settings
     if isinstance(source, str) and source[:5].lower() != "data:":
-        if not settings.image_hosts:
-            raise InvalidField(
-                name, f"{name} is a URL; this server fetches none. Send the picture as a file or as a data URL."
-            )
+        _check_url(name, source, settings)
         source = Upload(await fetch_image(source, settings, param=name))
     async with service.normalising:
         picture, sha256 = await asyncio.to_thread(_normalised, name, source, settings)
@@ -86,6 +86,22 @@ def _source(name: str, value: Any) -> Upload | str:
     raise InvalidField(
         name, f'{name} must be a file part, a data URL, or {{"image_url": data URL}}; it is of another shape.'
     )
+
+
+def _check_url(name: str, text: str, settings: Settings) -> None:
+    """Raises InvalidField for text that is no URL at all, and for a URL that no setting could allow or none does."""
+    url = _URL.match(text)
+    if url is None:
+        said = f"{text[:40]!r}, which is neither a data URL nor a URL" if text else "empty"
+        raise InvalidField(name, f"{name} is {said}: send the picture as a file or as data:image/png;base64,….")
+    if url[1].lower() not in ("http", "https"):
+        raise InvalidField(
+            name, f"{name} is a URL of the scheme {url[1][:20]!r}: send the picture as a file or as a data URL."
+        )
+    if not settings.image_hosts:
+        raise InvalidField(
+            name, f"{name} is a URL; this server fetches none. Send the picture as a file or as a data URL."
+        )
 
 
 def _data_url(name: str, url: str) -> bytes:
