@@ -156,10 +156,7 @@ def product_cases(size: Size) -> list[Case]:
         normal(size, size.rank, width) / width**0.5,
         normal(size, width, size.rank),
     )
-    eight = (*gemm.quantise_rows(x), *gemm.quantise_rows(weight))
-    blocks = (*gemm.quantise_groups(x), *gemm.quantise_blocks(weight))
     operations, of_x = 2 * size.tokens * width**2, x.numel() * x.element_size()
-    out = {"dtype": size.dtype}
     return [
         Case(
             op="add_low_rank", moved=3 * of_x, operations=4 * size.tokens * width * size.rank,
@@ -167,16 +164,17 @@ def product_cases(size: Size) -> list[Case]:
             torchs=lambda: add_low_rank(y.clone(), x, a, b, backend="torch"),
             truth=lambda: reference.add_low_rank(y.double(), x.double(), a.double(), b.double()),
         ),
-        Case(
-            op="int8_linear", moved=of_x + 2 * x.numel(), operations=operations,
-            ours=lambda: gemm.int8_linear(*eight, backend="triton", **out),
-            torchs=lambda: torch.nn.functional.linear(x, weight),
-            truth=lambda: reference.int8_linear(*eight, dtype=torch.float64),
-        ),
-        Case(
-            op="fp8_linear", moved=of_x + 2 * x.numel(), operations=operations,
-            ours=lambda: gemm.fp8_linear(*blocks, backend="triton", **out),
-            torchs=lambda: torch.nn.functional.linear(x, weight),
-            truth=lambda: reference.fp8_linear(*blocks, dtype=torch.float64),
+        *(
+            Case(
+                op=f"scaled_linear {name}", moved=of_x + 2 * x.numel(), operations=operations,
+                ours=lambda codes=codes: gemm.scaled_linear(*codes, backend="triton", dtype=size.dtype),
+                torchs=lambda: torch.nn.functional.linear(x, weight),
+                truth=lambda codes=codes: reference.scaled_linear(*codes, dtype=torch.float64),
+            )
+            for name, codes in (
+                ("int8", (gemm.quantise_rows(x), gemm.quantise_rows(weight))),
+                ("fp8", (gemm.quantise_groups(x), gemm.quantise_blocks(weight))),
+                ("fp8/32", (gemm.quantise_groups(x, block=32), gemm.quantise_blocks(weight, block=32))),
+            )
         ),
     ]  # fmt: skip

@@ -215,21 +215,22 @@ def low_rank_builds(sm: int) -> list[Build]:
 
 def gemm_builds(sm: int) -> list[Build]:
     found = []
-    for op, kernel, dtype in (
-        ("int8_linear", gemm_kernel.int8_linear_kernel, torch.int8),
-        ("fp8_linear", gemm_kernel.fp8_linear_kernel, torch.float8_e4m3fn),
-    ):
+    for name, dtype, block in (
+        ("int8", torch.int8, 0), ("fp8", torch.float8_e4m3fn, 128), ("fp8/32", torch.float8_e4m3fn, 32),
+    ):  # fmt: skip
         for rows in (16, 128):
-            size = gemm_kernel.tiles(rows, dtype, sm)
+            size = gemm_kernel.tiles(rows, block, sm)
             types = {
                 "x": POINTER[dtype], "weight": POINTER[dtype], "bias": "*bf16", "out": "*bf16",
                 "x_scales": "*fp32", "weight_scales": "*fp32",
             }  # fmt: skip
             constants = {
-                "HAS_BIAS": True, "BLOCK_M": size.rows, "BLOCK_N": size.columns, "BLOCK_K": size.depth, "GROUP": 8,
+                "SCALED": block > 0, "HAS_BIAS": True,
+                "BLOCK_M": size.rows, "BLOCK_N": size.columns, "BLOCK_K": size.depth, "GROUP": 8,
             }  # fmt: skip
             found.append(Build(
-                op=op, shape=f"M{rows}", sm=sm, kernel=kernel, types=types, constants=constants, warps=size.warps,
-                stages=size.stages, registers=255, shared=SHARED_LIMIT[sm], aligned=("columns", "depth"),
+                op="scaled_linear", shape=f"M{rows} {name}", sm=sm, kernel=gemm_kernel.scaled_linear_kernel,
+                types=types, constants=constants, warps=size.warps, stages=size.stages,
+                registers={0: 248, 128: 192, 32: 200}[block], shared=SHARED_LIMIT[sm], aligned=("columns", "depth"),
             ))  # fmt: skip
     return found

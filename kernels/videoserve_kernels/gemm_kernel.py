@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from videoserve_kernels.reference import BLOCK
+from videoserve_kernels.codes import Codes
 from videoserve_kernels.triton_gate import capability
 
 
@@ -21,16 +21,18 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def tiles(rows: int, dtype: torch.dtype, sm: int) -> Tiles:
-    """The configuration for `rows` tokens of codes of `dtype` on a card of compute capability `sm`.
+def tiles(rows: int, block: int, sm: int) -> Tiles:
+    """The configuration for `rows` tokens with `block` channels a scale on a card of compute capability `sm`.
 
     One byte a value: 128 × 128 × 128 takes 32 KiB a stage, so three stages stay under the 99 KiB of sm_89 and sm_120,
     and four under the 227 KiB of sm_90 with room for the output. A decode step has few rows: a lower tile wastes less.
     float8 holds the product of a group beside the sum, and except on sm_90 both operands too, in registers: 64 rows.
+    A scale for 32 channels makes a tile 32 deep: a quarter of the bytes a stage, so more stages in flight.
     """
-    tallest = 64 if dtype == torch.float8_e4m3fn and sm != 90 else 128
+    tallest = 64 if block and sm != 90 else 128
     height = min(128 if rows > 64 else 64 if rows > 16 else 16, tallest)
-    return Tiles(height, 128, 128, 8 if height == tallest else 4, 4 if sm == 90 else 3)
+    stages = 6 if block == 32 else 4 if sm == 90 else 3
+    return Tiles(height, 128, block or 128, 8 if height == tallest else 4, stages)
 
 
 @triton.jit
@@ -53,37 +55,15 @@ def store_tile(out, bias, sums, row, column, rows, columns, HAS_BIAS: tl.constex
 
 
 @triton.jit
-def int8_linear_kernel(
+def scaled_linear_kernel(
     x, x_scales, weight, weight_scales, bias, out, rows, columns, depth,
-    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    SCALED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """out = (Σ_k x w) · s_x · s_w + bias, summed in int32; x [M, K], weight [N, K], out [M, N]."""
-    high, wide = tile_of(rows, columns, BLOCK_M, BLOCK_N, GROUP)
-    row = high * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = wide * BLOCK_N + tl.arange(0, BLOCK_N)
-    inner = tl.arange(0, BLOCK_K)
-    x_at = x + row.to(tl.int64)[:, None] * depth + inner[None, :]
-    w_at = weight + column.to(tl.int64)[None, :] * depth + inner[:, None]
-    sums = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.int32)
-    for first in range(0, depth, BLOCK_K):
-        left = inner < depth - first
-        x_tile = tl.load(x_at + first, mask=(row < rows)[:, None] & left[None, :], other=0)
-        w_tile = tl.load(w_at + first, mask=(column < columns)[None, :] & left[:, None], other=0)
-        sums = tl.dot(x_tile, w_tile, sums)
-    x_scale = tl.load(x_scales + row, mask=row < rows, other=0.0)
-    w_scale = tl.load(weight_scales + column, mask=column < columns, other=0.0)
-    scaled = sums.to(tl.float32) * x_scale[:, None] * w_scale[None, :]
-    store_tile(out, bias, scaled, row, column, rows, columns, HAS_BIAS)
+    """out = (Σ_k x w) · s_x[m] · s_w[n] + bias, summed in int32; or with SCALED, a scale for BLOCK_K channels,
+    out = Σ_g s_x[m, g] · s_w[n / BLOCK_K, g] · Σ_{k in g} x w + bias over groups g.
 
-
-@triton.jit
-def fp8_linear_kernel(
-    x, x_scales, weight, weight_scales, bias, out, rows, columns, depth,
-    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """out = Σ_g s_x[m, g] · s_w[n / 128, g] · Σ_{k in g} x w + bias over groups g of 128; shapes as in the door.
-
-    BLOCK_N and BLOCK_K are the 128 of a block of scales: one scale of the weight a product of tiles.
+    x [M, K], weight [N, K], out [M, N], scales and bias as in the door.
     """
     high, wide = tile_of(rows, columns, BLOCK_M, BLOCK_N, GROUP)
     row = high * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -92,62 +72,45 @@ def fp8_linear_kernel(
     x_at = x + row.to(tl.int64)[:, None] * depth + inner[None, :]
     w_at = weight + column.to(tl.int64)[None, :] * depth + inner[:, None]
     groups = tl.cdiv(depth, BLOCK_K)
-    sums = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    sums = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32 if SCALED else tl.int32)
     for group in range(0, groups):
         left = inner < depth - group * BLOCK_K
         x_tile = tl.load(x_at + group * BLOCK_K, mask=(row < rows)[:, None] & left[None, :], other=0.0)
         w_tile = tl.load(w_at + group * BLOCK_K, mask=(column < columns)[None, :] & left[:, None], other=0.0)
-        x_scale = tl.load(x_scales + row.to(tl.int64) * groups + group, mask=row < rows, other=0.0)
-        w_scale = tl.load(weight_scales + wide.to(tl.int64) * groups + group)
-        # Each group is summed from zero: the cards' own float8 sums keep few bits over a long depth.
-        sums += tl.dot(x_tile, w_tile) * (x_scale * w_scale)[:, None]
-    store_tile(out, bias, sums, row, column, rows, columns, HAS_BIAS)
+        if SCALED:
+            x_scale = tl.load(x_scales + row.to(tl.int64) * groups + group, mask=row < rows, other=0.0)
+            # Each group is summed from zero: the cards' own float8 sums keep few bits over a long depth.
+            product = tl.dot(x_tile, w_tile)
+            if BLOCK_N == BLOCK_K:
+                w_scale = tl.load(weight_scales + wide.to(tl.int64) * groups + group)
+                sums += product * (x_scale * w_scale)[:, None]
+            else:
+                w_scale_at = weight_scales + (column // BLOCK_K).to(tl.int64) * groups + group
+                w_scales = tl.load(w_scale_at, mask=column < columns, other=0.0)
+                sums += product * x_scale[:, None] * w_scales[None, :]
+        else:
+            sums = tl.dot(x_tile, w_tile, sums)
+    if SCALED:
+        store_tile(out, bias, sums, row, column, rows, columns, HAS_BIAS)
+    else:
+        of_row = tl.load(x_scales + row, mask=row < rows, other=0.0)
+        of_column = tl.load(weight_scales + column, mask=column < columns, other=0.0)
+        scaled = sums.to(tl.float32) * of_row[:, None] * of_column[None, :]
+        store_tile(out, bias, scaled, row, column, rows, columns, HAS_BIAS)
 
 
-def int8_linear(
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    *,
-    bias: Tensor | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+def scaled_linear(
+    x: Codes, weight: Codes, *, bias: Tensor | None = None, dtype: torch.dtype = torch.bfloat16
 ) -> Tensor:
-    """gemm.int8_linear() by int8_linear_kernel; see there for shapes."""
-    return launch(int8_linear_kernel, x, x_scales, weight, weight_scales, bias, dtype)
-
-
-def fp8_linear(
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    *,
-    bias: Tensor | None = None,
-    dtype: torch.dtype = torch.bfloat16,
-) -> Tensor:
-    """gemm.fp8_linear() by fp8_linear_kernel; see there for shapes."""
-    return launch(fp8_linear_kernel, x, x_scales, weight, weight_scales, bias, dtype)
-
-
-def launch(
-    kernel: triton.JITFunction,
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    """One program a tile of the output, in an order that finds its columns in L2."""
-    (rows, depth), columns = x.shape, weight.shape[0]
-    out = torch.empty((rows, columns), dtype=dtype, device=x.device)
+    """gemm.scaled_linear() by scaled_linear_kernel, one program a tile, in an order that finds its columns in L2."""
+    (rows, depth), columns = x.values.shape, weight.values.shape[0]
+    out = torch.empty((rows, columns), dtype=dtype, device=x.values.device)
     if out.numel():
-        size = tiles(rows, x.dtype, capability(x))
-        assert size.columns == size.depth == BLOCK
-        kernel[(triton.cdiv(rows, size.rows) * triton.cdiv(columns, size.columns),)](
-            x, x_scales, weight, weight_scales, x if bias is None else bias, out, rows, columns, depth,
-            HAS_BIAS=bias is not None, BLOCK_M=size.rows, BLOCK_N=size.columns, BLOCK_K=size.depth, GROUP=8,
+        size = tiles(rows, x.block, capability(x.values))
+        scaled_linear_kernel[(triton.cdiv(rows, size.rows) * triton.cdiv(columns, size.columns),)](
+            *x[:2], *weight[:2], x.values if bias is None else bias, out, rows, columns, depth,
+            SCALED=x.block > 0, HAS_BIAS=bias is not None,
+            BLOCK_M=size.rows, BLOCK_N=size.columns, BLOCK_K=size.depth, GROUP=8,
             num_warps=size.warps, num_stages=size.stages, enable_fp_fusion=True,
         )  # fmt: skip
     return out

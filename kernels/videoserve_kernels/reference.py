@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from videoserve_kernels.codes import Codes
+
 # The largest value of a code that is used: int8 leaves -128 out, so that signs are alike.
 LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-# Channels that share a scale in the products of float8 matrices.
-BLOCK = 128
 
 
 def attend(
@@ -182,35 +182,19 @@ def add_low_rank(y: Tensor, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return y.add_((x @ a.t()) @ b.t())
 
 
-def int8_linear(
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    *,
-    bias: Tensor | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+def numbers(codes: Codes) -> Tensor:
+    """What a matrix of codes stands for, float64 [M, K]: values · scales."""
+    if not codes.block:
+        return codes.values.double() * codes.scales[:, None]
+    rows, columns = codes.values.shape
+    height = 1 if len(codes.scales) == rows else codes.block
+    scales = codes.scales.repeat_interleave(codes.block, dim=1).repeat_interleave(height, dim=0)
+    return codes.values.double() * scales[:rows, :columns]
+
+
+def scaled_linear(
+    x: Codes, weight: Codes, *, bias: Tensor | None = None, dtype: torch.dtype = torch.bfloat16
 ) -> Tensor:
-    """(x · s_x) (w · s_w)ᵀ + bias. x [M, K] and weight [N, K] int8, scales [M] and [N], bias [N]; returns [M, N]."""
-    out = (x.double() * x_scales[:, None]) @ (weight.double() * weight_scales[:, None]).t()
-    return (out if bias is None else out + bias).to(dtype)
-
-
-def fp8_linear(
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    *,
-    bias: Tensor | None = None,
-    dtype: torch.dtype = torch.bfloat16,
-) -> Tensor:
-    """(x · s_x) (w · s_w)ᵀ + bias, with a scale for 128 channels of a token and for 128 × 128 of the weight.
-
-    x [M, K] and weight [N, K] float8_e4m3fn, scales [M, ⌈K/128⌉] and [⌈N/128⌉, ⌈K/128⌉], bias [N]; returns [M, N].
-    """
-    rows, depth = weight.shape
-    of_x = x_scales.repeat_interleave(BLOCK, dim=1)[:, :depth]
-    of_weight = weight_scales.repeat_interleave(BLOCK, dim=0).repeat_interleave(BLOCK, dim=1)[:rows, :depth]
-    out = (x.double() * of_x) @ (weight.double() * of_weight).t()
+    """(x · s_x) (w · s_w)ᵀ + bias. x [M, K], weight [N, K], bias [N]; returns [M, N] of `dtype`."""
+    out = numbers(x) @ numbers(weight).t()
     return (out if bias is None else out + bias).to(dtype)

@@ -5,7 +5,7 @@ import pytest
 from videoserve_kernels.builds import TARGETS, Build, builds, compiled, figures
 
 # Seconds each: tiles that are multiplied.
-LONG = ("attend", "int8_linear", "fp8_linear", "add_low_rank")
+LONG = ("attend", "scaled_linear", "add_low_rank")
 
 
 def parameters() -> list[object]:
@@ -33,13 +33,12 @@ def test_every_kernel_is_built_for_every_card() -> None:
             "attend",
             "dequantise_heads",
             "drift",
-            "fp8_linear",
             "gated_residual",
-            "int8_linear",
             "modulated_norm",
             "quantise_heads",
             "rms_norm",
             "rms_norm_rotate",
+            "scaled_linear",
         }
     names = [build.name for build in builds()]
     assert len(names) == len(set(names))
