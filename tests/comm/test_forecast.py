@@ -128,6 +128,14 @@ def test_head_groups_hide_all_but_the_first_and_last_piece() -> None:
     assert step_seconds(model(160.0), ParallelPlan(ulysses=8, head_groups=5), box) == pytest.approx(6 * (20 + 3.5 / 5))
 
 
+def test_messages_of_a_pair_travel_in_the_order_in_which_they_were_posted() -> None:
+    # Pieces take 3 s there, 2 s of attention and 1 s back. The first one's way back is posted while the second is on
+    # its way there, and waits for it: sharing the link it would make the second late.
+    assert step_seconds(model(8.0), ParallelPlan(ulysses=2, head_groups=2, staged=False), Box(ranks=2, card=Q)) == (
+        pytest.approx(6 * 9)
+    )
+
+
 def test_branches_of_their_own_ranks_run_at_the_same_time() -> None:
     box = Box(ranks=8, card=Q, island=4, trunk=1e-9)
     # 3 · 2 q for each branch, nothing over the trunk; half as many turns as with eight ranks a branch.

@@ -66,6 +66,7 @@ class Forecast:
         self._branches = model.branches / plan.cfg
         self._row = self._branches * layer.batch * row_bytes(plan.codec, layer.channels, layer.itemsize)
         self._sending: dict[int, frozenset[int]] = {rank: frozenset() for rank in range(plan.ranks)}
+        self._last: dict[tuple[int, int], int] = {}
 
     def layer(self) -> Program:
         everyone = range(self._plan.ranks)
@@ -154,7 +155,7 @@ class Forecast:
 
     def _at_once(self, ranks: Sequence[int], size: Size, ready: Done) -> dict[int, frozenset[int]]:
         streams = {
-            (source, target): self._program.stream(source, target, size(at, to), ready[source] | ready[target])
+            (source, target): self._stream(source, target, size(at, to), ready[source] | ready[target])
             for at, source in enumerate(ranks)
             for to, target in enumerate(ranks)
             if source != target and size(at, to)
@@ -172,9 +173,16 @@ class Forecast:
                 other = (place + distance) % count
                 if size(place, other):
                     target = ranks[other]
-                    number = self._program.stream(source, target, size(place, other), before[source] | before[target])
+                    number = self._stream(source, target, size(place, other), before[source] | before[target])
                     stage[source].add(number)
                     stage[target].add(number)
             before = {rank: frozenset(stage[rank]) or before[rank] for rank in ranks}
         self._sending.update(before)
         return before
+
+    def _stream(self, source: int, target: int, size: float, needs: frozenset[int]) -> int:
+        """Messages of a pair travel one after the other, in the order in which they were posted."""
+        before = self._last.get((source, target))
+        ordered = needs if before is None else needs | {before}
+        self._last[source, target] = self._program.stream(source, target, size, ordered)
+        return self._last[source, target]
