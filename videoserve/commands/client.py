@@ -1,6 +1,7 @@
 """A server as the command line talks to it: REST, and its events as they come."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,8 @@ from videoserve.types import Event
 
 # Submitting may wait for Redis; nothing else takes long.
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+# Between two looks at a queued video.
+LOOK_S = 0.25
 
 
 class NoServer(Exception):
@@ -63,6 +66,17 @@ class Client:
 
     def content(self, video_id: str) -> bytes:
         return self._call("GET", f"/v1/videos/{video_id}/content").content
+
+    def waiting(self, video: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The video as it is now and then, for as long as it is queued: no event tells of its place."""
+        while video["status"] == "queued":
+            yield video
+            time.sleep(LOOK_S)
+            try:
+                video = self.get(video["id"])
+            except NoServer:
+                # The connection broke; a new one tells whether the server is still there.
+                video = self.get(video["id"])
 
     def events(self, video_id: str) -> Iterator[Event]:
         """Every event of the video until its end, however often the connection breaks meanwhile."""

@@ -92,6 +92,9 @@ def _on_server(server: str, key: str | None, image: Path, fields: dict[str, Any]
             video = client.create(image, fields, once)
             for sentence in video["adjustments"]:
                 progress.say(sentence)
+            for queued in client.waiting(video):
+                # No place: it is claimed at this moment.
+                progress.waits(queued["queue_position"] or 1, queued["eta_s"])
             for event in client.events(video["id"]):
                 progress.tell(event)
                 if event.kind == "failed":

@@ -32,15 +32,22 @@ class VideoProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
+    def waits(self, position: int, eta_s: float | None) -> None:
+        """It is queued: `position` is 1 for the next to run."""
+        ahead = f"{position - 1} ahead" if position > 1 else "next"
+        self._bar.update(self._task, description=f"queued, {ahead}", left=_left(eta_s))
+
     def tell(self, event: Event) -> None:
         if event.kind == "stage":
             self._bar.update(self._task, description=event.data["stage"])
         elif event.kind == "progress":
-            eta = event.data.get("eta_s")
-            left = "" if eta is None else f"about {eta:.0f} s left"
-            self._bar.update(self._task, completed=event.data["progress"], left=left)
+            self._bar.update(self._task, completed=event.data["progress"], left=_left(event.data.get("eta_s")))
         elif event.kind == "adjusted":
             self.say(event.data["sentence"])
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _left(eta_s: float | None) -> str:
+    return "" if eta_s is None else f"about {eta_s:.0f} s left"
