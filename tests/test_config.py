@@ -74,3 +74,26 @@ def test_a_child_process_reads_the_same_settings_from_its_environment(
     assert again == settings
     assert source["lease_s"] == "env"
     assert source["redis_url"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ranks": 0}, "Setting ranks is 0, which is not usable: Input should be greater than or equal to 1."),
+        ({"ranks": 2, "parallel": "u4"}, "The plan u4 is for 4 ranks, and ranks is 2."),
+        ({"parallel": "u2"}, "The plan u2 is for 2 ranks, and ranks is 1."),
+        ({"ranks": 2, "parallel": "x9"}, "The plan 'x9' has the word 'x9', which means nothing. Allowed: one, or"),
+        ({"wire": "fp4"}, "There is no wire codec called 'fp4'; there are none, int8, fp8."),
+        ({"collective_timeout_s": 0}, "Setting collective_timeout_s is 0, which is not usable"),
+    ],
+)
+def test_a_wrong_word_about_ranks_says_what_is_allowed(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match="which is not usable") as caught:
+        load_settings(given)
+    assert said in str(caught.value)
+
+
+def test_a_plan_of_all_ranks_is_taken_as_it_is_written() -> None:
+    settings, _ = load_settings({"ranks": "8", "parallel": "u4-cfg2-int8", "wire": "fp8"})
+    assert (settings.ranks, settings.parallel, settings.wire) == (8, "u4-cfg2-int8", "fp8")
+    assert load_settings({"ranks": 8})[0].parallel == "auto"

@@ -6,8 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from videoserve_kernels.comm.codecs import check_codec
+from videoserve_kernels.comm.plan import ParallelPlan
 
 PREFIX = "VIDEOSERVE_"
 # Exit code of a process that cannot run with its settings: starting it again would end the same way.
@@ -42,7 +45,15 @@ class Settings(BaseSettings):
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: int = Field(default=0, ge=0, description="CPU threads of a worker; 0: its share of all cores")
+    threads: int = Field(default=0, ge=0, description="CPU threads of a rank; 0: its share of all cores")
+    ranks: int = Field(default=1, ge=1, le=64, description="processes of each worker, a device each")
+    parallel: str = Field(default="auto", description="how ranks share a video: auto, or a plan such as cfg2-u4")
+    wire: str = Field(default="none", description="what attention travels as between ranks: none, int8 or fp8")
+    collective_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="how long a rank waits for another in the middle of a step before all of them start again",
+    )
     batch: int = Field(default=0, ge=0, le=64, description="jobs a forward may share; 0: what warm-up finds faster")
     insecure: bool = Field(default=False, description="serve other addresses than loopback without API keys")
     queue_limit: int = Field(default=1000, ge=1, description="jobs waiting, all clients together")
@@ -70,6 +81,23 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    @field_validator("parallel")
+    @classmethod
+    def _plan_of_all_ranks(cls, name: str, info: ValidationInfo) -> str:
+        ranks = info.data.get("ranks")
+        if name == "auto":
+            return name
+        plan = ParallelPlan.parse(name)
+        if plan.ranks != ranks:
+            raise ValueError(f"The plan {plan.name} is for {plan.ranks} ranks, and ranks is {ranks}.")
+        return name
+
+    @field_validator("wire")
+    @classmethod
+    def _known_codec(cls, name: str) -> str:
+        check_codec(name)
+        return name
+
 
 def load_settings(flags: dict[str, Any], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
     """The settings in force and, for each, where it came from ("flag", "env", "file", "default").
@@ -93,8 +121,9 @@ def load_settings(flags: dict[str, Any], config: Path | None = None) -> tuple[Se
         settings = Settings(**{k: v for k, v in file.items() if k not in env} | flags)
     except ValidationError as error:
         first = error.errors()[0]
+        reason = first["msg"].removeprefix("Value error, ").removesuffix(".")
         raise ValueError(
-            f"Setting {first['loc'][0]} is {first.get('input')!r}, which is not usable: {first['msg']}."
+            f"Setting {first['loc'][0]} is {first.get('input')!r}, which is not usable: {reason}."
         ) from None
     return settings, source
 
