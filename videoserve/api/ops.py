@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from videoserve.api.auth import Caller, require
 from videoserve.api.describe import failures
+from videoserve.api.head import ReadRoute
 from videoserve.api.measure import api_info, api_process_id
 from videoserve.api.service import Served
 from videoserve.errors import ServeError
@@ -21,7 +22,7 @@ KINDS: Final[tuple[Kind, ...]] = ("video",)
 # What a worker tells about itself beyond what /v1/workers shows.
 UNSHOWN: Final = ("metrics", "process")
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=ReadRoute)
 
 
 @router.get("/health")

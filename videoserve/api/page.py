@@ -6,6 +6,7 @@ from typing import Final
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from videoserve.api.head import ReadRoute
 from videoserve.errors import NotFound
 
 # Only these are served: a name from a request is never made part of a path.
@@ -34,7 +35,7 @@ HEADERS: Final = {
     "Cache-Control": "no-cache",
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=ReadRoute)
 
 
 @router.get("/")

@@ -117,7 +117,7 @@ class Options(BaseModel):
     strict: bool = Field(default=False, description="Refuse what does not fit instead of adjusting it.")
     priority: Annotated[int, _range("priority"), NUMBER] = Field(default=0, description="Higher runs earlier.")
     deadline_s: Annotated[float, _range("deadline_s"), NUMBER] | None = Field(
-        default=None, description="Seconds after which the video is of no use; refused when the queue and it take longer."
+        default=None, description="Seconds after which the video is of no use; refused when queue and work take longer."
     )
     webhook_url: Annotated[str, StringConstraints(max_length=2048)] | None = Field(
         default=None, description="Gets video.completed or video.failed, signed."

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from videoserve.api.describe import failures
+from videoserve.api.head import ReadRoute
 from videoserve.api.lookup import Generate, find, not_ready, show
 from videoserve.api.schemas import DeletedVideo, Video, VideoList
 from videoserve.api.service import Served
@@ -15,7 +16,7 @@ from videoserve.api.video_object import poll_headers
 
 LIMIT_MAX = 100
 
-router = APIRouter(tags=["videos"])
+router = APIRouter(tags=["videos"], route_class=ReadRoute)
 
 
 @router.get("/v1/videos", response_model=VideoList, responses=failures(404))
