@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-pytest_plugins = ["tests.fixtures_broker"]
+pytest_plugins = ["tests.fixtures_broker", "tests.fixtures_host", "tests.fixtures_ranks"]
 ROOT = Path(__file__).parent.parent
 # Tiny tensors gain nothing from a second thread, and spinning threads take a shared machine's time from each other.
 # Set before the first import of torch, which happens when pytest collects the tests.

@@ -102,8 +102,8 @@ def test_islands_that_are_not_side_by_side_are_brought_together() -> None:
 
 
 def test_fewer_ranks_than_cards_stay_on_the_largest_island() -> None:
-    box = Box(ranks=6, card=50 * GB, homes=(0, 0, 1, 1, 1, 1), trunk=1 * GB)
-    assert rank(WAN, box, 4)[0].cards == (2, 3, 4, 5)
+    box = Box(ranks=6, card=50 * GB, homes=(0, 1, 0, 1, 1, 1), trunk=1 * GB)
+    assert rank(WAN, box, 4)[0].cards == (1, 3, 4, 5)
 
 
 def test_one_rank_is_the_plan_of_one_rank() -> None:
@@ -177,6 +177,9 @@ def entry(name: str, step_s: float, *, jobs: int = 1, measured_s: float | None =
         ([("u8-int8", 1.00), ("cfg2-u4-g5", 1.03)], "cfg2-u4-g5"),
         ([("u4-r2", 1.00), ("u8-g5", 1.00)], "u8-g5"),
         ([("r8", 1.00), ("u8", 1.00)], "u8"),
+        ([("u8", 1.00), ("cfg2-u4", 1.01)], "cfg2-u4"),
+        ([("r8", 1.00), ("cfg2-r4", 1.00)], "cfg2-r4"),
+        ([("cfg2-u2-r2", 1.00), ("cfg2-u4-g5", 1.02)], "cfg2-u4-g5"),
         ([("u8-atonce", 1.00), ("u8", 1.00)], "u8"),
     ],
 )

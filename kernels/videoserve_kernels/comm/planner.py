@@ -178,8 +178,12 @@ def forecast(model: Model, box: Box, plan: ParallelPlan, cards: tuple[int, ...],
 
 
 def complexity(one: Forecasted) -> tuple[int, ...]:
-    """What a plan asks for that a simpler one does without: jobs, then lost bits, parts, pieces, an order."""
+    """What a plan asks for that a simpler one does without: jobs, then lost bits, parts, pieces, an order.
+
+    Branches on ranks of their own ask for nothing: they exchange once a step.
+    """
     plan = one.plan
-    axes = sum(extent > 1 for extent in plan.extents)
+    both = int(plan.ring > 1 and plan.ulysses > 1)
     order = int(one.cards != tuple(range(plan.ranks)))
-    return one.jobs, int(plan.codec != "none"), axes, int(plan.ring > 1), plan.head_groups, order, int(not plan.staged)
+    lossy, at_once = int(plan.codec != "none"), int(not plan.staged)
+    return one.jobs, lossy, both, int(plan.ring > 1), plan.head_groups, order, at_once, -plan.cfg

@@ -1,0 +1,121 @@
+"""What was measured between and on the ranks of a host, as a value that is kept under the host's fingerprint."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from videoserve_kernels.comm.links import Box
+from videoserve_kernels.comm.transformer import Rates
+
+# All-to-all below this share of what neighbours exchange is called a collapse.
+COLLAPSE = 0.5
+# A rank alone has no links; its box needs some rate.
+ALONE = 1.0
+NO_BACKEND = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopies:
+    """Bytes/s from pinned host memory to a card, alone, and at least those of a copy and a shift side by side."""
+
+    alone: float
+    beside: float
+    shift: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Rates in bytes/s each way. One rank has no pairs, shifts or exchanges: empty or 0.
+
+    pairs           between two ranks with nobody else at work; 0 on the diagonal
+    shifts          a rank's, everybody sending to the rank `distance` further; distances from 1
+    all_to_all      a rank's, everybody to everybody at once; `all_to_all_staged` in shifts one after the other
+    neighbours      a rank's, everybody sending to the next one of its island; `crossing` everybody to all of them
+    trunk           from an island to the next one, all their ranks together; None with one island
+    latency_s       seconds a message of a few bytes takes
+    attention, linear   floating-point operations a second of a rank while all of them compute
+    host_copies     None on a device that shares the host's memory
+    """
+
+    fingerprint: str
+    ranks: int
+    backend: str
+    device: str
+    pairs: tuple[tuple[float, ...], ...]
+    shifts: tuple[float, ...]
+    all_to_all: float
+    all_to_all_staged: float
+    islands: tuple[tuple[int, ...], ...]
+    neighbours: float
+    crossing: float
+    trunk: float | None
+    latency_s: float
+    attention: float
+    linear: float
+    host_copies: HostCopies | None
+    seconds: float
+
+    @property
+    def collapses(self) -> bool:
+        """Whether all-to-all at once gets less than half of what neighbours exchange."""
+        return self.all_to_all < COLLAPSE * max(self.shifts, default=0.0)
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(attention=self.attention, linear=self.linear)
+
+    @property
+    def box(self) -> Box:
+        """The measured links as the simulator takes them."""
+        if self.ranks == 1:
+            return Box(ranks=1, card=ALONE)
+        homes = {rank: number for number, island in enumerate(self.islands) for rank in island}
+        return Box(
+            ranks=self.ranks,
+            card=self.neighbours,
+            trunk=self.trunk if self.trunk is not None else float("inf"),
+            collapse=min(self.crossing / self.neighbours, 1.0),
+            latency=self.latency_s,
+            homes=tuple(homes[rank] for rank in range(self.ranks)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> "Calibration":
+        copies = told["host_copies"]
+        tuples: dict[str, Any] = {
+            "pairs": as_table(told["pairs"]),
+            "islands": as_table(told["islands"]),
+            "shifts": tuple(told["shifts"]),
+            "host_copies": HostCopies(**copies) if copies else None,
+        }
+        return cls(**(told | tuples))
+
+
+def as_table(rows: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(tuple(row) for row in rows)
+
+
+def path(data: Path, fingerprint: str, ranks: int, backend: str) -> Path:
+    return data / "calibrations" / f"{fingerprint}-{backend}-{ranks}.json"
+
+
+def save(data: Path, calibration: Calibration) -> None:
+    """Keeps it in the data folder, in place of an earlier one of the same host, backend and number of ranks."""
+    target = path(data, calibration.fingerprint, calibration.ranks, calibration.backend)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not there: another process may read it at any time.
+    half = target.with_suffix(f".{os.getpid()}")
+    half.write_text(json.dumps(calibration.to_dict(), indent=1))
+    half.replace(target)
+
+
+def load(data: Path, fingerprint: str, ranks: int, backend: str) -> Calibration | None:
+    """What was kept for this host, backend and number of ranks; None when nothing was."""
+    kept = path(data, fingerprint, ranks, backend)
+    return Calibration.from_dict(json.loads(kept.read_text())) if kept.exists() else None
