@@ -224,8 +224,8 @@ def test_a_plain_video_of_a_real_picture_fails(
     engine = tiny_studio.shared()
     original = engine.components.vae.pieces
 
-    def black(latents: Tensor, most: int) -> Iterator[Tensor]:
-        for number, piece in enumerate(original(latents, most)):
+    def black(latents: Tensor, **options: Any) -> Iterator[Tensor]:
+        for number, piece in enumerate(original(latents, **options)):
             # The first frame repeats the picture.
             kept = piece[:, :, : 1 if number == 0 else 0]
             yield torch.cat([kept, torch.full_like(piece[:, :, kept.shape[2] :], -1.0)], dim=2)

@@ -12,11 +12,14 @@ from torch import Tensor
 
 from videoserve.video.families.context import TextContext
 from videoserve.video.families.wan import WanTransformer
+from videoserve_kernels.comm.mesh import Mesh
+from videoserve_kernels.comm.plan import ParallelPlan
 
 LAYOUTS = ["wan21-i2v", "wan22-a14b", "wan22-ti2v"]
 TOLERANCE = 1e-5
 TEXT_LENGTH = 512
 GRID = (3, 6, 10)
+ALONE = Mesh(ParallelPlan())
 
 
 class Case:
@@ -78,7 +81,7 @@ def test_equals_diffusers(layout: str, grid: tuple[int, int, int], case: Callabl
     tiny_case = case(layout, grid)
     truth = tiny_case.truth()
     assert truth.std() > 0.1
-    velocity = tiny_case.ours.forward(tiny_case.latents, tiny_case.timesteps, tiny_case.context())
+    velocity = tiny_case.ours.forward(tiny_case.latents, tiny_case.timesteps, tiny_case.context(), ALONE)
     torch.testing.assert_close(velocity, truth, atol=TOLERANCE, rtol=0)
 
 
@@ -86,41 +89,41 @@ def test_first_and_last_image_share_the_position_table(case: Callable[..., Case]
     between = case("wan21-i2v", pos_embed_seq_len=10)
     with torch.no_grad():
         between.theirs.condition_embedder.image_embedder.pos_embed.normal_()
-    velocity = between.ours.forward(between.latents, between.timesteps, between.context())
+    velocity = between.ours.forward(between.latents, between.timesteps, between.context(), ALONE)
     torch.testing.assert_close(velocity, between.truth(), atol=TOLERANCE, rtol=0)
 
 
 def test_a_model_without_a_cross_attention_norm(case: Callable[..., Case]) -> None:
     plain = case("wan22-ti2v", cross_attn_norm=False)
-    velocity = plain.ours.forward(plain.latents, plain.timesteps, plain.context())
+    velocity = plain.ours.forward(plain.latents, plain.timesteps, plain.context(), ALONE)
     torch.testing.assert_close(velocity, plain.truth(), atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_job_in_a_batch_equals_the_job_alone(layout: str, case: Callable[..., Case]) -> None:
     both = case(layout)
-    together = both.ours.forward(both.latents, both.timesteps, both.context())
+    together = both.ours.forward(both.latents, both.timesteps, both.context(), ALONE)
     contexts = [both.context([job]) for job in (0, 1)]
-    stacked = both.ours.forward(both.latents, both.timesteps, TextContext.stack(contexts))
+    stacked = both.ours.forward(both.latents, both.timesteps, TextContext.stack(contexts), ALONE)
     torch.testing.assert_close(stacked, together, atol=TOLERANCE, rtol=0)
     for job in (0, 1):
         one = slice(job, job + 1)
-        alone = both.ours.forward(both.latents[one], both.timesteps[one], contexts[job])
+        alone = both.ours.forward(both.latents[one], both.timesteps[one], contexts[job], ALONE)
         torch.testing.assert_close(alone, together[2 * job : 2 * job + 2], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_guidance_there_is_one_row_a_job(layout: str, case: Callable[..., Case]) -> None:
     both = case(layout)
-    velocity = both.ours.forward(both.latents, both.timesteps, both.context(branches=1))
+    velocity = both.ours.forward(both.latents, both.timesteps, both.context(branches=1), ALONE)
     torch.testing.assert_close(velocity, both.truth()[::2], atol=TOLERANCE, rtol=0)
 
 
 def test_the_second_forward_equals_the_first_bit_for_bit(case: Callable[..., Case]) -> None:
     both = case("wan22-ti2v")
     context = both.context()
-    first = both.ours.forward(both.latents, both.timesteps, context)
-    assert torch.equal(first, both.ours.forward(both.latents, both.timesteps, context))
+    first = both.ours.forward(both.latents, both.timesteps, context, ALONE)
+    assert torch.equal(first, both.ours.forward(both.latents, both.timesteps, context, ALONE))
 
 
 def test_bfloat16_follows_diffusers_casts(case: Callable[..., Case], tiny: ModuleType, tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_bfloat16_follows_diffusers_casts(case: Callable[..., Case], tiny: Modul
     theirs = WanTransformer3DModel.from_pretrained(tmp_path, torch_dtype=torch.bfloat16)
     half = Case(theirs, clean_first_frame=True, grid=GRID, image_tokens=0)
     half.latents, half.texts = half.latents.bfloat16(), [text.bfloat16() for text in half.texts]
-    velocity = half.ours.forward(half.latents, half.timesteps, half.context())
+    velocity = half.ours.forward(half.latents, half.timesteps, half.context(), ALONE)
     assert velocity.dtype == torch.bfloat16
     whole = case("wan22-ti2v").truth()
     # Both round to eight bits at the same places: as far from float32 as diffusers is, no farther.
@@ -154,5 +157,5 @@ def test_the_demo_model_equals_diffusers(demo_model_dir: Path) -> None:
     demo = Case(theirs, clean_first_frame=True, grid=(5, 16, 16), image_tokens=0)
     truth = demo.truth()
     assert truth.std() > 0.3
-    velocity = demo.ours.forward(demo.latents, demo.timesteps, demo.context())
+    velocity = demo.ours.forward(demo.latents, demo.timesteps, demo.context(), ALONE)
     torch.testing.assert_close(velocity, truth, atol=TOLERANCE, rtol=0)

@@ -62,6 +62,7 @@ def restore_checkpoint(run: Run, checkpoint: dict[str, Any], components: Compone
         texts=tuple(kept[f"text.{index}"] for index in range(2 if run.guided else 1)),
         image_embeds=kept.get("image_embeds"),
         conditioning=Conditioning(fixed=kept["fixed"], clean_first_frame=components.layout.clean_first_frame),
+        text_length=run.plan.text_length,
     )
     run.latents, run.solver = kept["latents"], solver
     run.stage = about["stage"]

@@ -1,6 +1,7 @@
 """Stage two: one denoising step, for one job or for several of the same shape in one forward."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,8 +9,10 @@ from torch import Tensor
 from videoserve.errors import JobFailed
 from videoserve.video.families.conditioning import Conditioning
 from videoserve.video.families.context import TextContext, lengthened
-from videoserve.video.load import Components
-from videoserve.video.run import Run, need
+from videoserve.video.load import Components, Model
+from videoserve.video.run import Encoded, Run, need
+from videoserve_kernels.comm.gather import branch_rows
+from videoserve_kernels.comm.mesh import Mesh
 
 # Texts are filled up to a multiple of this, so that a job's sums run in the same order alone and in company.
 TEXT_BUCKET = 16
@@ -30,16 +33,33 @@ def velocities(components: Components, runs: Sequence[Run]) -> list[Tensor]:
     the runs' contexts.
     """
     expert = expert_of(runs[0])
-    for run in runs:
-        prepare_context(components, run, expert)
-    encoded = [need(run.encoded, "encoded") for run in runs]
     latents = torch.cat([need(run.latents, "latents") for run in runs])
-    rows = components.experts[expert].forward(
-        Conditioning.stack([one.conditioning for one in encoded]).model_input(latents),
-        torch.stack([need(run.solver, "solver").timestep for run in runs]),
-        TextContext.stack([run.contexts[expert] for run in runs]),
-    )
+    timesteps = torch.stack([need(run.solver, "solver").timestep for run in runs])
+    with components.ranks.denoise(runs, expert, latents, timesteps) as mesh:
+        rows = predict(components, expert, runs, latents, timesteps, mesh)
     return [guided(run, mine, expert) for run, mine in zip(runs, rows.chunk(len(runs)), strict=True)]
+
+
+class Prompted(Protocol):
+    """A job as a forward sees it: a Run on rank 0, a Guest elsewhere."""
+
+    encoded: Encoded | None
+    contexts: dict[int, TextContext]
+
+
+@torch.inference_mode()
+def predict(
+    model: Model, expert: int, jobs: Sequence[Prompted], latents: Tensor, timesteps: Tensor, mesh: Mesh
+) -> Tensor:
+    """The velocity of every job and branch, [J · branches, C, F, H, W]; every rank of the mesh calls this alike.
+
+    latents [J, C, F, H, W]; timesteps [J].
+    """
+    for job in jobs:
+        prepare_context(model, job, expert, mesh)
+    conditioning = Conditioning.stack([need(job.encoded, "encoded").conditioning for job in jobs])
+    context = TextContext.stack([job.contexts[expert] for job in jobs])
+    return model.experts[expert].forward(conditioning.model_input(latents), timesteps, context, mesh)
 
 
 def guided(run: Run, rows: Tensor, expert: int) -> Tensor:
@@ -51,16 +71,17 @@ def guided(run: Run, rows: Tensor, expert: int) -> Tensor:
     return uncond + scale * (cond - uncond)
 
 
-def prepare_context(components: Components, run: Run, expert: int) -> None:
-    """Cross-attention keys and values for this expert; those of the expert before go."""
-    if expert in run.contexts:
+def prepare_context(model: Model, job: Prompted, expert: int, mesh: Mesh) -> None:
+    """Cross-attention keys and values for this expert, of the branches this rank computes; those of the last go."""
+    if expert in job.contexts:
         return
-    run.contexts.clear()
-    encoded = need(run.encoded, "encoded")
-    context = components.experts[expert].prepare_text(
-        encoded.texts, run.plan.text_length, branches=len(encoded.texts), image_embeds=encoded.image_embeds
+    job.contexts.clear()
+    encoded = need(job.encoded, "encoded")
+    texts = encoded.texts[branch_rows(len(encoded.texts), mesh)]
+    context = model.experts[expert].prepare_text(
+        texts, encoded.text_length, branches=len(texts), image_embeds=encoded.image_embeds
     )
-    run.contexts[expert] = bucketed(context)
+    job.contexts[expert] = bucketed(context)
 
 
 def bucketed(context: TextContext) -> TextContext:

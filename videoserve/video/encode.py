@@ -36,7 +36,7 @@ def encode(
     )
     latents = components.vae.encode(video)
     conditioning = build_conditioning(components.layout, latents, plan.num_frames, last_image=last is not None)
-    encoded = Encoded(texts=texts, image_embeds=image_embeds, conditioning=conditioning)
+    encoded = Encoded(texts=texts, image_embeds=image_embeds, conditioning=conditioning, text_length=plan.text_length)
     check_finite(encoded)
     return encoded, [list(counts) for counts in tokens]
 

@@ -18,16 +18,22 @@ from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpo
 from videoserve.video.digest import DigestMemo
 from videoserve.video.environment import describe, pick_device, pick_dtype
 from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
+from videoserve.video.leader import Leader
 from videoserve.video.load import load_components
 from videoserve.video.memory import release
 from videoserve.video.preview import Preview
 from videoserve.video.progress import Costs, remaining
+from videoserve.video.ranks import Plans
 from videoserve.video.run import Run
 from videoserve.video.schedule import Schedule
 from videoserve.video.stages import Stages
 from videoserve.video.warmup import warm_up
+from videoserve_kernels.comm.exchange import CommunicationError
 
 log = logging.getLogger(__name__)
+
+# Not the fault of a job: a device that is of no more use, or a rank that is gone. The worker starts again.
+BROKEN = (torch.AcceleratorError, CommunicationError)
 
 
 class VideoEngine:
@@ -59,7 +65,9 @@ class VideoEngine:
         device = pick_device(settings.device)
         dtype = pick_dtype(settings.dtype, device)
         memo = DigestMemo(settings.data / "digests.json")
-        self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo)
+        ranks = Leader(device=device, time_limit_s=settings.collective_timeout_s)
+        self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks)
+        ranks.begin(Plans.named(settings.parallel, ranks.size, settings.wire), self.components.config)
         self.environment = describe(device, dtype, "sdpa")
         preview = Preview.fit(self.components)
         self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
@@ -97,11 +105,13 @@ class VideoEngine:
         if self._untidy:
             release(self.components.device)
             self._untidy = False
+        if not len(self._schedule):
+            self.components.ranks.rest()
         return len(self._schedule) > 0
 
     def cancel(self, job_id: str) -> None:
         """Forgets a job and frees what it held; nothing when it is not here."""
-        self._schedule.drop(job_id)
+        self._forget(job_id)
 
     def suspend(self, job_id: str) -> dict[str, Any] | None:
         """Stores a job's state and forgets the job: {sha256, stage, step}, or None when nothing is computed yet.
@@ -132,9 +142,14 @@ class VideoEngine:
         for run in self._schedule:
             self._schedule.drop(run.id)
         if hasattr(self, "components"):
+            self.components.ranks.close()
             device = self.components.device
             del self.components, self._stages
             release(device)
+
+    def _forget(self, job_id: str) -> None:
+        if self._schedule.drop(job_id) is not None:
+            self.components.ranks.drop(job_id)
 
     def _limit(self, run: Run) -> int:
         return self._settings.batch or self._limits.get(shape_key(run.plan), 1)
@@ -148,12 +163,12 @@ class VideoEngine:
         with self._guarded(run, emit):
             stages[run.stage](run, emit)
         if run.stage == "done":
-            self._schedule.drop(run.id)
+            self._forget(run.id)
 
     def _denoise(self, runs: list[Run], emit: Emit) -> None:
         try:
             forward = self._stages.forward(runs, emit)
-        except torch.AcceleratorError:
+        except BROKEN:
             raise
         except Exception as error:
             if len(runs) == 1:
@@ -172,7 +187,7 @@ class VideoEngine:
         """An exception inside fails this run and nothing else; a broken device is the worker's to handle."""
         try:
             yield
-        except torch.AcceleratorError:
+        except BROKEN:
             raise
         except Exception as error:
             self._fail(run, error, emit)
@@ -181,7 +196,7 @@ class VideoEngine:
         failure = failure_of(error, run, self.components.device)
         if failure.code == "internal_error":
             log.error("a job failed", exc_info=error, extra={"job": run.id})
-        self._schedule.drop(run.id)
+        self._forget(run.id)
         self._untidy = True
         data = {"code": failure.code, "message": failure.message, "retry": failure.retry}
         emit(Event(job_id=run.id, kind="failed", data=data))

@@ -1,7 +1,7 @@
 """A diffusers directory as components on a device. Local files only: nothing is ever downloaded."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from videoserve.video.digest import DigestMemo, config_digest, model_digest
 from videoserve.video.families.layout import Layout, read_layout
 from videoserve.video.families.vae import WanVae
 from videoserve.video.families.wan import WanTransformer
+from videoserve.video.leader import Leader
 from videoserve.video.solver import SolverKind
 
 
@@ -21,56 +22,80 @@ class IncompleteModelError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Components:
-    """A loaded model. `experts` holds the transformer, or the high-noise and the low-noise one in that order.
+class Model:
+    """What every rank holds of a model: what denoising and decoding take.
 
-    `image_encoder` and `image_processor` are CLIP's, None on the layouts without. `digest` is over the weights,
-    `config` over the configurations.
+    `experts` holds the transformer, or the high-noise and the low-noise one in that order. `config` is a digest over
+    the configurations.
     """
 
     layout: Layout
+    vae: WanVae
+    experts: tuple[WanTransformer, ...]
+    device: torch.device
+    dtype: torch.dtype
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components(Model):
+    """A loaded model as rank 0 has it, with the encoders and the ranks that share the rest of the work.
+
+    `image_encoder` and `image_processor` are CLIP's, None on the layouts without. `digest` is over the weights.
+    """
+
     tokenizer: Any
     text_encoder: Any
     image_processor: Any | None
     image_encoder: Any | None
-    vae: WanVae
-    experts: tuple[WanTransformer, ...]
     solver: SolverKind
-    device: torch.device
-    dtype: torch.dtype
     digest: str
-    config: str
+    ranks: Leader
 
 
-def load_components(directory: Path, *, device: torch.device, dtype: torch.dtype, memo: DigestMemo) -> Components:
-    """Everything in `directory`: transformers and text encoder in `dtype`, VAE and CLIP in float32 as is usual.
+def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype) -> Model:
+    """What every rank needs of `directory`: transformers in `dtype`, the VAE in float32 as is usual.
 
-    Raises IncompleteModelError, UnknownLayoutError or UnusableSolverError, whose messages say what is wrong.
+    Raises IncompleteModelError or UnknownLayoutError, whose messages say what is wrong.
     """
     layout = read_layout(directory)
     check_parts(directory, layout)
     names = ("transformer", "transformer_2")[: layout.experts]
-    experts = tuple(load_transformer(directory / name, layout, device, dtype) for name in names)
     vae = AutoencoderKLWan.from_pretrained(
         directory / "vae", dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
+    return Model(
+        layout=layout,
+        vae=WanVae(vae.to(device)),
+        experts=tuple(load_transformer(directory / name, layout, device, dtype) for name in names),
+        device=device,
+        dtype=dtype,
+        config=config_digest(directory),
+    )
+
+
+def load_components(
+    directory: Path, *, device: torch.device, dtype: torch.dtype, memo: DigestMemo, ranks: Leader
+) -> Components:
+    """Everything in `directory`: the model with the text encoder in `dtype` and CLIP in float32.
+
+    Raises as load_model does, and UnusableSolverError.
+    """
+    model = load_model(directory, device=device, dtype=dtype)
     encoder = UMT5EncoderModel.from_pretrained(
         directory / "text_encoder", dtype=dtype, local_files_only=True, use_safetensors=True
     )
     scheduler = directory / "scheduler" / "scheduler_config.json"
+    clip = model.layout.image_embeds
     return Components(
-        layout=layout,
+        **{part.name: getattr(model, part.name) for part in fields(model)},
         tokenizer=AutoTokenizer.from_pretrained(directory / "tokenizer", local_files_only=True),
         text_encoder=encoder.eval().requires_grad_(False).to(device),
-        image_processor=load_image_processor(directory) if layout.image_embeds else None,
-        image_encoder=load_image_encoder(directory, device) if layout.image_embeds else None,
-        vae=WanVae(vae.to(device)),
-        experts=experts,
+        image_processor=load_image_processor(directory) if clip else None,
+        image_encoder=load_image_encoder(directory, device) if clip else None,
         solver=SolverKind.from_config(json.loads(scheduler.read_text(encoding="utf-8"))),
-        device=device,
-        dtype=dtype,
         digest=model_digest(directory, memo),
-        config=config_digest(directory),
+        ranks=ranks,
     )
 
 

@@ -21,12 +21,14 @@ class Encoded:
     """What the encoders made of a request.
 
     `texts` are the text encoder's outputs without padding, [n, C] each: the prompt's, then the negative prompt's when
-    there is guidance. `image_embeds` is CLIP's [1, I, C] on the layout that has it.
+    there is guidance; `text_length` is what they are padded to. `image_embeds` is CLIP's [1, I, C] on the layout that
+    has it.
     """
 
     texts: tuple[Tensor, ...]
     image_embeds: Tensor | None
     conditioning: Conditioning
+    text_length: int
 
 
 @dataclass(slots=True)

@@ -103,6 +103,7 @@ class Stages:
         if last:
             run.stage = "decode"
             run.contexts.clear()
+            self._components.ranks.drop(run.id)
         self._record_step(run, len(forward.velocities), forward.seconds + clock.seconds)
         self._tell_progress(run, emit)
         if guess is not None:
@@ -114,7 +115,7 @@ class Stages:
     def decode(self, run: Run, emit: Emit) -> None:
         """The next piece of the latents to frames; after the last one, the check that there is a picture in them."""
         with self._timed("decode", [run], emit) as clock:
-            drawn = run.drawing or Drawing(pieces=decode(self._components, finished(run)))
+            drawn = run.drawing or Drawing(pieces=decode(self._components, finished(run), run.id))
             run.drawing = drawn
             drawn.frames.append(next(drawn.pieces))
             if drawn.count() == run.plan.num_frames:

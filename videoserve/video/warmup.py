@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from videoserve.planning.card import ModelCard
@@ -45,21 +46,30 @@ def warm_up(components: Components, card: ModelCard, costs: Costs, batch: int) -
     """
     plan = default_plan(components, card)
     key = shape_key(plan)
-    first = started(components, replace(plan, prompt=PROMPTS[0]))
+    first = started(components, replace(plan, prompt=PROMPTS[0]), "warm-up 1")
     # The second one: the first pays for what is done once in a process.
-    second, seconds = timed(components, lambda: started(components, replace(plan, prompt=PROMPTS[1])))
+    second, seconds = timed(components, lambda: started(components, replace(plan, prompt=PROMPTS[1]), "warm-up 2"))
     runs = [first, second]
     costs.record(key, "encode", seconds)
     for _ in range(STEPS):
         rows, seconds = timed(components, lambda: velocities(components, runs[:1]))
         advance(runs[0], rows[0], estimate=False)
     costs.record(key, "step", seconds)
-    frames, seconds = settled(components, lambda: np.concatenate(list(decode(components, finished(runs[0])))))
+    frames, seconds = settled(components, lambda: drawn(components, runs[0]))
     costs.record(key, "decode", seconds)
     with TemporaryDirectory() as folder:
         _, seconds = settled(components, lambda: write(frames, plan, FileStore(Path(folder))))
     costs.record(key, "write", seconds)
-    return {key: best_batch(components, runs) if batch == 0 else batch}
+    limits = {key: best_batch(components, runs) if batch == 0 else batch}
+    for run in runs:
+        components.ranks.drop(run.id)
+    components.ranks.rest()
+    return limits
+
+
+def drawn(components: Components, run: Run) -> NDArray[np.uint8]:
+    """The frames of a run."""
+    return np.concatenate(list(decode(components, finished(run), run.id)))
 
 
 def default_plan(components: Components, card: ModelCard) -> VideoPlan:
@@ -70,9 +80,9 @@ def default_plan(components: Components, card: ModelCard) -> VideoPlan:
     return plan_video(request, card, size, random_seed=0)
 
 
-def started(components: Components, plan: VideoPlan) -> Run:
+def started(components: Components, plan: VideoPlan, name: str = "warm-up") -> Run:
     """A run of no one's, encoded, of a grey picture."""
-    run = Run(job=Job(id="warm-up", kind="video", tenant="", request={}, plan={}, created_at=0.0), plan=plan, rank=0.0)
+    run = Run(job=Job(id=name, kind="video", tenant="", request={}, plan={}, created_at=0.0), plan=plan, rank=0.0)
     grey = np.full((plan.height, plan.width, 3), 128, np.uint8)
     run.encoded, _ = encode(components, plan, grey, None if plan.last_image is None else grey)
     run.latents = draw_noise(plan, components.device)

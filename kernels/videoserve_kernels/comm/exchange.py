@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from zlib import crc32
 
@@ -150,10 +151,11 @@ def begin(label: str, stage: list[dist.P2POp]) -> list[dist.Work]:
     return works
 
 
-def finish(label: str, works: Sequence[dist.Work]) -> None:
+def finish(label: str, works: Sequence[dist.Work], limit_s: float | None = None) -> None:
+    """Waits for messages under way, each as long as its group allows or for limit_s seconds."""
     try:
         for work in works:
-            work.wait()
+            work.wait() if limit_s is None else work.wait(timedelta(seconds=limit_s))
     except RuntimeError as error:
         raise CommunicationError(broken(label, error)) from error
 

@@ -14,6 +14,8 @@ def shard_sequence(x: Tensor, mesh: Mesh) -> Tensor:
 
 def gather_sequence(x: Tensor, mesh: Mesh, *, length: int) -> Tensor:
     """All `length` tokens, on every rank, from the shards [B, S, ...] of the sequence group; [B, length, ...]."""
+    if mesh.sequence.size == 1:
+        return x
     rest = x.shape[:1] + x.shape[2:]
     counts = [tokens * rest.numel() for tokens in mesh.lengths(length)]
     pieces = all_gather(x, counts, mesh.sequence).wait()
@@ -42,5 +44,7 @@ def gather_branches(x: Tensor, mesh: Mesh) -> Tensor:
     x [J, ...] is what branch_rows left; returns [J · cfg, ...]. One message a rank, once a step: guidance itself is
     then computed everywhere, from the same bits. With cfg 1 it returns x, which has both branches already.
     """
+    if mesh.cfg.size == 1:
+        return x
     pieces = all_gather(x, [x.numel()] * mesh.cfg.size, mesh.cfg).wait()
     return torch.stack([piece.view(x.shape) for piece in pieces], dim=1).flatten(0, 1)

@@ -47,13 +47,8 @@ class Mesh:
         self.rank = dist.get_rank() if plan.ranks > 1 else 0
         self.device = device
         self.counters = Counters()
-        self.collectives = CollectiveSequence()
-        self._link = Link(
-            counters=self.counters,
-            sequence=self.collectives,
-            thread=ThreadPoolExecutor(max_workers=1, thread_name_prefix="videoserve-comm"),
-        )
-        self._groups = self._make_groups(timedelta(seconds=time_limit_s))
+        self._time_limit = timedelta(seconds=time_limit_s)
+        self._connect()
 
     @property
     def ulysses(self) -> Group:
@@ -102,6 +97,11 @@ class Mesh:
                     self._report(name, ranks, {rank: lengths(summaries[rank])[position] for rank in ranks})
         self.collectives.next_step()
 
+    def renew(self) -> None:
+        """Makes the groups anew, with no collective issued: after one broke off. Every rank calls it in its turn."""
+        self.close()
+        self._connect()
+
     def close(self) -> None:
         """Ends the thread and the process groups; handles that were not waited for are lost."""
         self._link.thread.shutdown(cancel_futures=True)
@@ -115,6 +115,15 @@ class Mesh:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _connect(self) -> None:
+        self.collectives = CollectiveSequence()
+        self._link = Link(
+            counters=self.counters,
+            sequence=self.collectives,
+            thread=ThreadPoolExecutor(max_workers=1, thread_name_prefix="videoserve-comm"),
+        )
+        self._groups = self._make_groups(self._time_limit)
 
     def _make_groups(self, time_limit: timedelta) -> dict[str, Group]:
         made: dict[tuple[int, ...], Group] = {}

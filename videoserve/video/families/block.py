@@ -6,14 +6,19 @@ import torch
 from torch import Tensor
 
 from videoserve.video.families.context import TextContext
+from videoserve.video.families.shard import Shard
 from videoserve_kernels.attention import attend
+from videoserve_kernels.comm.usp import attention
 from videoserve_kernels.modulate import gated_residual, modulated_norm
 from videoserve_kernels.norm import layer_norm, rms_norm
-from videoserve_kernels.rope import rotate
+from videoserve_kernels.norm_rope import rms_norm_rotate
 
 
 class WanBlock:
-    """Self-attention, cross-attention and feed-forward of one `WanTransformerBlock`."""
+    """Self-attention, cross-attention and feed-forward of one `WanTransformerBlock`, for the tokens of one rank.
+
+    Self-attention alone looks at other tokens, and so it alone talks to other ranks.
+    """
 
     def __init__(self, module: Any, eps: float) -> None:
         self.module = module
@@ -45,17 +50,16 @@ class WanBlock:
         table: Tensor = self.module.scale_shift_table.float() + steps
         return table.unbind(dim=2)
 
-    def self_attention(self, x: Tensor, table: tuple[Tensor, ...], frame_index: Tensor, turns: Tensor) -> Tensor:
+    def self_attention(self, x: Tensor, table: tuple[Tensor, ...], shard: Shard) -> Tensor:
         """x + gate · attention(modulated norm of x), [R, S, C]."""
         attn = self.module.attn1
         shift, scale, gate = table[:3]
-        normal = modulated_norm(x, shift, scale, frame_index, eps=self.eps)
+        normal = modulated_norm(x, shift, scale, shard.steps, eps=self.eps)
         # Three products: on a CPU one of three times the width is no faster, and its slices are slower to normalise.
-        q = rms_norm(attn.to_q(normal), attn.norm_q.weight, eps=attn.norm_q.eps)
-        k = rms_norm(attn.to_k(normal), attn.norm_k.weight, eps=attn.norm_k.eps)
-        q, k, v = self.split_heads(q), self.split_heads(k), self.split_heads(attn.to_v(normal))
-        out = attn.to_out[0](attend(rotate(q, turns), rotate(k, turns), v).flatten(2))
-        return gated_residual(x, out, gate, frame_index)
+        q = rms_norm_rotate(attn.to_q(normal), attn.norm_q.weight, shard.turns, eps=attn.norm_q.eps)
+        k = rms_norm_rotate(attn.to_k(normal), attn.norm_k.weight, shard.turns, eps=attn.norm_k.eps)
+        out = attention(q, k, self.split_heads(attn.to_v(normal)), shard.mesh, length=shard.length)
+        return gated_residual(x, attn.to_out[0](out.flatten(2)), gate, shard.steps)
 
     def cross_attention(self, x: Tensor, context: TextContext, layer: int) -> Tensor:
         """x + attention of norm(x) over text and, in a softmax of its own, over the image, [R, S, C]."""
@@ -72,13 +76,13 @@ class WanBlock:
     def feed_linears(self) -> tuple[Any, Any]:
         return self.module.ffn.net[0].proj, self.module.ffn.net[2]
 
-    def feed_forward(self, x: Tensor, table: tuple[Tensor, ...], frame_index: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor, table: tuple[Tensor, ...], shard: Shard) -> Tensor:
         """x + gate · feed-forward(modulated norm of x), [R, S, C]."""
         first, last = self.feed_linears()
         shift, scale, gate = table[3:]
-        normal = modulated_norm(x, shift, scale, frame_index, eps=self.eps)
+        normal = modulated_norm(x, shift, scale, shard.steps, eps=self.eps)
         hidden = torch.ops.aten.gelu_(first(normal), approximate="tanh")
-        return gated_residual(x, last(hidden), gate, frame_index)
+        return gated_residual(x, last(hidden), gate, shard.steps)
 
 
 def store_by_input(linear: Any) -> None:

@@ -18,6 +18,7 @@ from videoserve.video.families.vae_layers import (
     residual_block,
     upsample,
 )
+from videoserve_kernels.comm.rows import Rows
 
 # Frames that become one latent frame, after the first; the convolutions fix it.
 TEMPORAL_FACTOR = 4
@@ -69,23 +70,31 @@ class WanVae:
         return torch.cat(list(self.pieces(latents)), dim=2)
 
     @torch.inference_mode()
-    def pieces(self, latents: Tensor, most: int | None = None) -> Iterator[Tensor]:
+    def pieces(self, latents: Tensor, most: int | None = None, rows: Rows | None = None) -> Iterator[Tensor]:
         """The same video in consecutive pieces [B, 3, F', H, W], computed as they are asked for.
 
-        A piece is of as many latent frames as the budget allows, and of at most `most`.
+        A piece is of as many latent frames as the budget allows, and of at most `most`. With `rows` only this rank's
+        band of every picture comes out, [B, 3, F', H', W], and every rank that has one asks for its pieces in step
+        with the others. Bands, and not stretches of time: a border is a row, the past of a convolution two whole
+        frames, and no rank is idle at the end. The one layer that looks at all of a picture, the attention in the
+        middle, gets the keys and values of all bands; nothing is computed twice and nothing is left out.
         """
         shift, scale = self.statistics()
         # The same two roundings as diffusers: a division by the reciprocal.
         z = (latents.to(self.device, torch.float32) / (1.0 / scale) + shift).to(self.dtype)
         x = z.permute(0, 2, 3, 4, 1)
+        if rows is not None:
+            x = x[:, :, rows.here]
         grown = self.config.scale_factor_spatial // self.patch
         size = (x.shape[2] * grown, x.shape[3] * grown)
-        for piece in self.through(self.decode_chunk, self.chunks(x, 1, size, most)):
+        for piece in self.through(self.decode_chunk, self.chunks(x, 1, size, most), rows):
             yield self.merge_patches(piece).clamp_(-1.0, 1.0)
 
-    def through(self, run: Callable[[Tensor, History], Tensor], chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    def through(
+        self, run: Callable[[Tensor, History], Tensor], chunks: Sequence[Tensor], rows: Rows | None = None
+    ) -> Iterator[Tensor]:
         """The results of every chunk of a clip in order, with one history."""
-        history = History()
+        history = History(rows)
         for number, chunk in enumerate(chunks, start=1):
             history.last_chunk = number == len(chunks)
             yield run(chunk, history)
@@ -173,15 +182,11 @@ def up_block(block: Any, x: Tensor, history: History) -> Tensor:
     return x if block.upsamplers is None else upsample(block.upsamplers[0], x, history)
 
 
-def attention_only(block: Any, x: Tensor, history: History) -> Tensor:
-    return attention_block(block, x)
-
-
 Run = Callable[[Any, Tensor, History], Tensor]
 DOWN: dict[str, Run] = {
     "WanResidualDownBlock": down_block,
     "WanResidualBlock": residual_block,
-    "WanAttentionBlock": attention_only,
+    "WanAttentionBlock": attention_block,
     "WanResample": downsample,
 }
 UP: dict[str, Run] = {"WanResidualUpBlock": residual_up_block, "WanUpBlock": up_block}

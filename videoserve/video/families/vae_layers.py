@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from videoserve_kernels.attention import attend
+from videoserve_kernels.comm.rows import Rows
 from videoserve_kernels.conv import causal_conv, downsampled_conv, upsampled_conv
 from videoserve_kernels.norm import rms_norm
 
@@ -15,9 +16,14 @@ NORM_EPS = 1e-24
 
 
 class History:
-    """What a clip's next chunk needs of the chunks before it: the last frames that each causal convolution saw."""
+    """What a clip's next chunk needs of the chunks before it: the last frames that each causal convolution saw.
 
-    def __init__(self) -> None:
+    With `rows` this rank has a band of rows of every picture. A convolution over space sees one row beyond it, of each
+    frame as it passes, so that what is remembered has its borders already.
+    """
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        self.rows = None if rows is None or rows.whole else rows
         self.first_chunk = True
         self.last_chunk = False
         self.frames: dict[Any, Tensor] = {}
@@ -41,7 +47,10 @@ def causal(conv: Any, x: Tensor, history: History) -> Tensor:
     reach = conv.kernel_size[0] - 1
     past = history.past(conv)
     zeros = reach - (0 if past is None else past.shape[1])
-    out = causal_conv(x, conv.weight, conv.bias, past=past, leading_zeros=zeros)
+    borders = history.rows is not None and conv.kernel_size[1] > 1
+    if history.rows is not None and borders:
+        x = history.rows.with_borders(x)
+    out = causal_conv(x, conv.weight, conv.bias, past=past, leading_zeros=zeros, borders=borders)
     if reach:
         history.remember(conv, x, reach)
     return out
@@ -65,11 +74,14 @@ def residual_block(block: Any, x: Tensor, history: History) -> Tensor:
     return out.add_(shortcut)
 
 
-def attention_block(block: Any, x: Tensor) -> Tensor:
+def attention_block(block: Any, x: Tensor, history: History) -> Tensor:
     """A `WanAttentionBlock`: one head over the pixels of each frame."""
     pixels = normalised(block.norm, x).flatten(0, 1).flatten(1, 2)  # [B·F, H·W, C]
-    qkv = functional.linear(pixels, block.to_qkv.weight.flatten(1), block.to_qkv.bias).unsqueeze(2)
-    out = attend(*qkv.chunk(3, dim=-1)).flatten(2)
+    qkv = functional.linear(pixels, block.to_qkv.weight.flatten(1), block.to_qkv.bias)
+    q, k, v = qkv.unsqueeze(2).chunk(3, dim=-1)
+    if history.rows is not None:
+        k, v = history.rows.everywhere(qkv[..., q.shape[-1] :]).unsqueeze(2).chunk(2, dim=-1)
+    out = attend(q, k, v).flatten(2)
     return functional.linear(out, block.proj.weight.flatten(1), block.proj.bias).view(x.shape).add_(x)
 
 
@@ -77,7 +89,7 @@ def middle(block: Any, x: Tensor, history: History) -> Tensor:
     """A `WanMidBlock`."""
     x = residual_block(block.resnets[0], x, history)
     for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
-        x = residual_block(resnet, attention_block(attention, x), history)
+        x = residual_block(resnet, attention_block(attention, x, history), history)
     return x
 
 
@@ -90,6 +102,8 @@ def upsample(block: Any, x: Tensor, history: History) -> Tensor:
             frames = pairs.permute(0, 1, 4, 2, 3, 5).flatten(1, 2)
             x = torch.cat((kept, frames), dim=1)
     conv = block.resample[1]
+    if history.rows is not None:
+        return upsampled_conv(history.rows.with_borders(x), conv.weight, conv.bias, borders=True)
     return upsampled_conv(x, conv.weight, conv.bias)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch.nn import functional
 
 from videoserve.video.families.block import WanBlock
 from videoserve.video.families.context import TextContext, pad_text
+from videoserve.video.families.shard import Shard, steps_of
+from videoserve_kernels.comm.gather import gather_branches, gather_sequence
+from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.modulate import modulated_norm
 from videoserve_kernels.rope import video_angles
 
@@ -27,6 +31,7 @@ class WanTransformer:
         self.clean_first_frame = clean_first_frame
         self.blocks = [WanBlock(block, self.config.eps) for block in module.blocks]
         self.turns = lru_cache(maxsize=16)(self.make_turns)
+        self.steps = lru_cache(maxsize=16)(self.make_steps)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,35 +84,46 @@ class WanTransformer:
         angles = video_angles(frames, rows, columns, self.config.attention_head_dim)
         return torch.polar(torch.ones_like(angles), angles).to(self.device, torch.complex64)
 
+    def make_steps(self, frame_tokens: int, begin: int, end: int) -> Tensor:
+        """Which timestep the tokens begin..end of a video have; `steps` keeps the last ones."""
+        return steps_of(slice(begin, end), frame_tokens if self.clean_first_frame else 0, self.device)
+
+    def shard(self, grid: tuple[int, int, int], mesh: Mesh) -> Shard:
+        """This rank's tokens of a video of `grid` patches."""
+        length = prod(grid)
+        here = mesh.shard(length)
+        steps = self.steps(grid[1] * grid[2], here.start, here.stop)
+        return Shard(mesh=mesh, length=length, here=here, turns=self.turns(*grid)[here], steps=steps)
+
     @torch.inference_mode()
-    def forward(self, latents: Tensor, timesteps: Tensor, context: TextContext) -> Tensor:
-        """The velocity of every job and guidance branch.
+    def forward(self, latents: Tensor, timesteps: Tensor, context: TextContext, mesh: Mesh) -> Tensor:
+        """The velocity of every job and guidance branch, the same on every rank of the mesh.
 
         latents [J, C_in, F, H, W] (see Conditioning.model_input); timesteps [J], the scheduler's, each job at its own;
-        context of the same jobs. Returns [J · branches, C_out, F, H, W] in the module's dtype, rows as in context.
+        context of the same jobs, with the branches that this rank's part of the mesh computes: both, or with cfg 2 its
+        own. Returns [J · branches, C_out, F, H, W] in the module's dtype, cond and uncond of each job in turn.
         """
         frames, height, width = latents.shape[2:]
         _, patch_height, patch_width = self.config.patch_size
         grid = frames, height // patch_height, width // patch_width
-        x = self.embed_patches(latents.to(self.device, self.dtype))  # [J, S, C]
-        turns = self.turns(*grid)
-        frame_index = torch.zeros(frames, dtype=torch.int64, device=self.device)
-        frame_index[1:] = int(self.clean_first_frame)
+        shard = self.shard(grid, mesh)
+        x = self.embed_patches(latents.to(self.device, self.dtype), shard)  # [J, S, C]
         time, steps = self.embed_timesteps(timesteps.to(self.device))
         # Guidance branches differ by their text only, so they part at the first cross-attention.
         first = self.blocks[0]
-        x = first.self_attention(x, first.modulation(steps), frame_index, turns)
+        x = first.self_attention(x, first.modulation(steps), shard)
         x, time, steps = (t.repeat_interleave(context.branches, dim=0) for t in (x, time, steps))  # [R, ...]
         for layer, block in enumerate(self.blocks):
             table = block.modulation(steps)
             if layer > 0:
-                x = block.self_attention(x, table, frame_index, turns)
+                x = block.self_attention(x, table, shard)
             x = block.cross_attention(x, context, layer)
-            x = block.feed_forward(x, table, frame_index)
-        return self.unpatch(self.project_out(x, time, frame_index), grid)
+            x = block.feed_forward(x, table, shard)
+        patches = gather_sequence(self.project_out(x, time, shard), mesh, length=shard.length)
+        return self.unpatch(gather_branches(patches, mesh), grid)
 
-    def embed_patches(self, latents: Tensor) -> Tensor:
-        """[J, C_in, F, H, W] to tokens [J, S, C]; the strided convolution is a linear over the patches."""
+    def embed_patches(self, latents: Tensor, shard: Shard) -> Tensor:
+        """[J, C_in, F, H, W] to the shard's tokens [J, S, C]; the strided convolution is a linear over the patches."""
         _, patch_height, patch_width = self.config.patch_size
         convolution = self.module.patch_embedding
         jobs, channels, frames, height, width = latents.shape
@@ -115,7 +131,7 @@ class WanTransformer:
             jobs, channels, frames, height // patch_height, patch_height, width // patch_width, patch_width
         )
         tokens = patches.permute(0, 2, 3, 5, 1, 4, 6).flatten(4).flatten(1, 3)
-        return functional.linear(tokens, convolution.weight.flatten(1), convolution.bias)
+        return functional.linear(tokens[:, shard.here], convolution.weight.flatten(1), convolution.bias)
 
     def embed_timesteps(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings [J, K, C] and block modulations float32 [J, K, 6, C] of the K distinct timesteps of a job."""
@@ -134,10 +150,10 @@ class WanTransformer:
         steps = torch.unflatten(embedder.time_proj(functional.silu(time)), -1, (6, -1))
         return time, steps.float()
 
-    def project_out(self, x: Tensor, time: Tensor, frame_index: Tensor) -> Tensor:
+    def project_out(self, x: Tensor, time: Tensor, shard: Shard) -> Tensor:
         """Tokens [R, S, C] to patches of velocity [R, S, patch · C_out]."""
         shift, scale = (self.module.scale_shift_table.float() + time.float().unsqueeze(2)).unbind(dim=2)
-        normal = modulated_norm(x, shift, scale, frame_index, eps=self.config.eps)
+        normal = modulated_norm(x, shift, scale, shard.steps, eps=self.config.eps)
         projected: Tensor = self.module.proj_out(normal)
         return projected
 
