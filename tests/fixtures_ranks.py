@@ -1,4 +1,4 @@
-"""Ranks for the tests of communication: one set of processes a size, kept for the whole session."""
+"""Ranks for tests: one set of processes a size, kept for the whole session."""
 
 from collections.abc import Callable, Iterator
 
