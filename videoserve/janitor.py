@@ -17,11 +17,33 @@ EXPIRE_AGE_S = 60.0
 SWEEP_AGE_S = 3600.0
 
 
+class ForeignFiles(ValueError):
+    """The files are those of jobs in another Redis: each janitor would take what the other's jobs need."""
+
+
+async def own_files(broker: Broker, files: FileStore) -> None:
+    """Makes the files those of this Redis, when they were nobody's until now. Raises ForeignFiles, a sentence."""
+    identity = await broker.identity()
+    if await asyncio.to_thread(files.claim, identity) != identity:
+        raise ForeignFiles(
+            f"The files beside {files.owner_place} belong to the jobs of another Redis, and each of the two would take "
+            f"what the other's jobs need: give this server its own --data folder or bucket. If the other Redis is gone "
+            f"for good, remove {files.owner_place}."
+        )
+
+
 async def keep_clean(broker: Broker, files: FileStore) -> None:
-    """Runs for as long as its process does. Any number of them may do this at once: every deed is idempotent."""
+    """Runs for as long as its process does. Any number of them may do this at once: every deed is idempotent.
+
+    Raises ForeignFiles before it has touched any.
+    """
+    owned = False
     rounds = 0
     while True:
         try:
+            if not owned:
+                await own_files(broker, files)
+                owned = True
             await expire(broker, files)
             if rounds % round(SWEEP_EVERY_S / EXPIRE_EVERY_S) == 0:
                 await sweep(broker, files)

@@ -293,3 +293,14 @@ def test_keep_saves_from_a_deletion_that_began_before(tmp_path: Path) -> None:
     assert store.delete(sha)
     assert not store.keep(sha)
     assert not store.keep("../" + sha)
+
+
+def test_of_many_at_once_one_owns_the_store(store: FileStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        owners = set(pool.map(store.claim, [f"redis-{number}" for number in range(40)]))
+    assert len(owners) == 1
+    assert FileStore(store.root).claim("later") in owners
+    # It is no blob, and nothing is left behind.
+    assert store.sweep(lambda sha: False, -1) == 0
+    assert FileStore(store.root).claim("later") in owners
+    assert list(store.root.glob("tmp/*")) == []

@@ -69,6 +69,14 @@ def test_unknown_blobs(here: S3FileStore, name: str) -> None:
         here.path(name)
 
 
+def test_a_prefix_has_one_owner(here: S3FileStore, there: S3FileStore, bucket: str, tmp_path: Path) -> None:
+    assert [here.claim("ours"), there.claim("theirs"), here.claim("ours")] == ["ours"] * 3
+    assert S3FileStore(tmp_path / "else", bucket, "other/").claim("theirs") == "theirs"
+    assert here.owner_place == f"s3://{bucket}/files/owner"
+    here.sweep(lambda sha: False, -2)
+    assert there.claim("theirs") == "ours"
+
+
 def test_delete_reaches_every_machine(here: S3FileStore, there: S3FileStore) -> None:
     sha = here.put(b"gone soon")
     assert there.delete(sha)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from videoserve.broker import EmbeddedRedis
 from videoserve.config import EXIT_REFUSED, Settings
+from videoserve.janitor import ForeignFiles
 from videoserve.supervisor import process as process_module
 from videoserve.supervisor.folder import FolderInUse, FolderLock
 from videoserve.supervisor.listen import CannotListen, listen, url_of
@@ -222,6 +224,27 @@ def test_workers_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_each(Settings(data=tmp_path, workers=2)) == max(1, cores // 2)
     assert threads_each(Settings(data=tmp_path, workers=64)) == max(1, cores // 64)
     assert threads_each(Settings(data=tmp_path, workers=2, threads=5)) == 5
+
+
+async def test_a_folder_of_another_redis_is_refused(tmp_path: Path) -> None:
+    """Each would sweep away what the other's jobs need."""
+    data = tmp_path / "data"
+    sentence = f"The files beside {data}/files/owner belong to the jobs of another Redis"
+    (tmp_path / "redis").mkdir()
+    with EmbeddedRedis(tmp_path / "redis") as redis:
+        ours = Settings(data=data, port=0, workers=0, redis_url=redis.url)
+        first = Supervisor(ours)
+        running = asyncio.create_task(first.run())
+        await until(lambda: bool(first._apis and first._apis[0].pid))
+        (tmp_path / "other").mkdir()
+        with EmbeddedRedis(tmp_path / "other") as other, pytest.raises(ForeignFiles, match=sentence):
+            await Supervisor(ours.model_copy(update={"redis_url": other.url})).run()
+        assert not running.done()
+        first._stop.set()
+        await running
+    # Nor is it the folder of a private one.
+    with pytest.raises(ForeignFiles, match=sentence):
+        await Supervisor(ours.model_copy(update={"redis_url": None})).run()
 
 
 async def test_servers_with_a_redis_of_their_own_elsewhere_share_a_folder(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What is done from time to time: expired leases and records, files that no job needs."""
 
+import uuid
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
@@ -24,6 +25,18 @@ class JanitorCalls(Calls):
             retention=self._policy.retention_s,
         )
         return [(job_id, [*freed]) for job_id, freed in answer["removed"]]
+
+    async def identity(self) -> str:
+        """The name of this set of jobs, for whoever keeps its files: the same for as long as Redis keeps the jobs."""
+        fresh = uuid.uuid4().hex
+
+        async def read() -> Any:
+            async with self._link.short.pipeline(transaction=True) as pipe:
+                pipe.set(KEYS["identity"], fresh, nx=True)
+                pipe.get(KEYS["identity"])
+                return await pipe.execute()
+
+        return cast(str, (await self._link.patiently(read))[1])
 
     async def references(self, sha256: str) -> bool:
         """Whether any job needs this file."""

@@ -18,6 +18,8 @@ KEYS: Final[dict[str, str]] = {
     "work": "work:",
     # STREAM {kind}, one entry: its id changes whenever a job became claimable
     "wake": "wake:",
+    # STRING: the name of this set of jobs, made when first asked for
+    "identity": "identity",
     # CHANNEL: ids of jobs whose hash has changed
     "changed": "changed",
     # STRING: the last fencing token given

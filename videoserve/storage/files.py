@@ -13,6 +13,7 @@ from pathlib import Path
 
 from videoserve.errors import NotFound, ServeError
 
+OWNER = "owner"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -55,6 +56,28 @@ class FileStore:
                 self._write(path.read_bytes(), sha)
                 path.unlink()
         return sha
+
+    def claim(self, owner: str) -> str:
+        """Whose the store is: that of `owner` when it was nobody's until now. Raises ServeError 507."""
+        place = self.root / OWNER
+        temporary = self.temporary()
+        try:
+            with _disk_full_is_told(), temporary.open("w") as file:
+                file.write(owner)
+                file.flush()
+                os.fsync(file.fileno())
+            # Whole or not at all, and of two at once only one.
+            with suppress(FileExistsError):
+                place.hardlink_to(temporary)
+                _sync_folder(self.root)
+        finally:
+            temporary.unlink()
+        return place.read_text()
+
+    @property
+    def owner_place(self) -> str:
+        """Where it is written whose the store is, for operators."""
+        return str(self.root / OWNER)
 
     def keep(self, sha: str) -> bool:
         """False when there is no such blob; else it counts as put now: nobody deletes it for what was earlier."""

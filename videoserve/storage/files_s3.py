@@ -10,7 +10,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from videoserve.errors import NotFound, ServeError
-from videoserve.storage.files import FileStore
+from videoserve.storage.files import OWNER, FileStore
 
 # S3 tells when an object was written to the second, rounded down.
 _TICK = 1.0
@@ -41,6 +41,20 @@ class S3FileStore(FileStore):
         with _bucket_away_is_told(), super().path(sha).open("rb") as file:
             self._s3.put_object(Bucket=self._bucket, Key=self._prefix + sha, Body=file)
         return sha
+
+    def claim(self, owner: str) -> str:
+        place = {"Bucket": self._bucket, "Key": self._prefix + OWNER}
+        with _bucket_away_is_told():
+            try:
+                self._s3.put_object(**place, Body=owner.encode(), IfNoneMatch="*")
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 412:
+                    raise
+            return str(self._s3.get_object(**place)["Body"].read().decode())
+
+    @property
+    def owner_place(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}{OWNER}"
 
     def keep(self, sha: str) -> bool:
         if self._written(sha) is None:

@@ -14,7 +14,9 @@ from videoserve.api.auth import check_bind
 from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
 from videoserve.config import Settings, to_env
+from videoserve.janitor import own_files
 from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.storage.open_files import open_files
 from videoserve.supervisor.folder import FolderLock
 from videoserve.supervisor.listen import listen, url_of
 from videoserve.supervisor.process import Process
@@ -79,7 +81,7 @@ class Supervisor:
             self._redis.start()
             self._background.spawn(self._redis.keep())
             settings = settings.model_copy(update={"redis_url": self._redis.url})
-        await self._check_bind(settings)
+        await self._check_store(settings)
         one = settings.model_copy(update={"threads": threads_each(settings)})
         self._workers = [self._child(f"worker-{i}", one, "videoserve.worker") for i in range(settings.workers)]
         self._apis = [self._api(f"api-{i}", settings, self._socket.fileno()) for i in range(settings.api)]
@@ -96,9 +98,10 @@ class Supervisor:
     def _api(self, name: str, settings: Settings, fd: int) -> Process:
         return self._child(name, settings, "videoserve.api", "--fd", str(fd), fds=(fd,))
 
-    async def _check_bind(self, settings: Settings) -> None:
+    async def _check_store(self, settings: Settings) -> None:
         broker = Broker.from_settings(settings)
         try:
+            await own_files(broker, open_files(self._settings))
             reason = check_bind(settings, has_keys=bool(await broker.keys()))
         finally:
             await broker.close()
