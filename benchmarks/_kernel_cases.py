@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from videoserve_kernels import gemm, reference
 from videoserve_kernels.attention import attend
 from videoserve_kernels.drift import drift
 from videoserve_kernels.low_rank import add_low_rank
+from videoserve_kernels.masks import MASK_BLOCK
 from videoserve_kernels.modulate import gated_residual, modulated_norm
 from videoserve_kernels.norm import rms_norm
 from videoserve_kernels.norm_rope import rms_norm_rotate
@@ -58,27 +60,29 @@ def normal(size: Size, *shape: int) -> Tensor:
 
 def attention_cases(size: Size) -> list[Case]:
     q, k, v = (normal(size, 1, size.tokens, size.heads, size.head_dim) for _ in range(3))
-    bias = torch.randn(1, size.tokens, device=size.device)
+    blocks = torch.rand(1, 1, *2 * (-(-size.tokens // MASK_BLOCK),), device=size.device) < 0.5
+    blocks[..., 0] = True
     found = []
-    for name, causal, key_bias in (
-        ("attend", False, None),
-        ("attend causal", True, None),
-        ("attend bias", False, bias),
+    for name, options, share in (
+        ("attend", {}, 1.0),
+        ("attend causal", {"causal": True}, 0.5),
+        ("attend bias", {"key_bias": torch.randn(1, size.tokens, device=size.device)}, 1.0),
+        ("attend window", {"causal": True, "window": size.tokens // 16 + 1}, 1 / 16),
+        ("attend blocks", {"block_mask": blocks}, float(blocks.float().mean())),
     ):
 
-        def run(backend: str, causal: bool = causal, key_bias: Tensor | None = key_bias) -> Tensor:
-            return attend(q, k, v, causal=causal, key_bias=key_bias, backend=backend)
+        def run(backend: str, options: dict[str, Any] = options) -> Tensor:
+            return attend(q, k, v, backend=backend, **options)
 
-        def truth(causal: bool = causal, key_bias: Tensor | None = key_bias) -> Tensor:
+        def truth(options: dict[str, Any] = options) -> Tensor:
             # One head: the scores of all would not fit.
-            one = (t[:, :, :1].double() for t in (q, k, v))
-            return reference.attend(*one, causal=causal, key_bias=None if key_bias is None else key_bias.double())
+            return reference.attend(*(t[:, :, :1].double() for t in (q, k, v)), **options)
 
         found.append(
             Case(
                 op=name, ours=lambda run=run: run("flash"), torchs=lambda run=run: run("sdpa"), truth=truth,
                 moved=4 * q.numel() * q.element_size(),
-                operations=4 * size.tokens**2 * size.channels // (2 if causal else 1),
+                operations=int(4 * size.tokens**2 * size.channels * share),
             )
         )  # fmt: skip
     return found

@@ -24,6 +24,7 @@ from videoserve_kernels import (
     norm_kernel,
     quant_kernel,
 )
+from videoserve_kernels.masks import MASK_BLOCK
 
 TARGETS = (89, 90, 120)
 # Bytes of shared memory that one block may have.
@@ -115,16 +116,19 @@ def flash_builds(sm: int) -> list[Build]:
     found = []
     for head_dim, option, dtype in (
         (128, "", torch.bfloat16), (128, "causal", torch.bfloat16), (128, "bias", torch.bfloat16),
-        (64, "causal", torch.bfloat16), (32, "", torch.bfloat16), (128, "float32", torch.float32),
+        (128, "window", torch.bfloat16), (128, "blocks", torch.bfloat16), (64, "causal", torch.bfloat16),
+        (64, "window", torch.bfloat16), (32, "", torch.bfloat16), (128, "float32", torch.float32),
     ):  # fmt: skip
         size = flash.tiles(head_dim, dtype, sm)
         types = {
-            **dict.fromkeys(("q", "k", "v", "out"), POINTER[dtype]), "bias": "*fp32", "lse": "*fp32",
-            "lengths": "*i64", "scale": "fp32",
+            **dict.fromkeys(("q", "k", "v", "out"), POINTER[dtype]), **dict.fromkeys(("bias", "lse", "sinks"), "*fp32"),
+            **dict.fromkeys(("order", "counts"), "*i32"), "lengths": "*i64", "scale": "fp32",
         }  # fmt: skip
+        causal = option in ("causal", "window")
         constants = {
-            "HEAD_DIM": head_dim, "BLOCK_Q": size.queries, "BLOCK_K": size.keys, "CAUSAL": option == "causal",
-            "HAS_BIAS": option == "bias", "HAS_LENGTHS": option == "causal", "HAS_LSE": True,
+            "HEAD_DIM": head_dim, "BLOCK_Q": size.queries, "BLOCK_K": size.keys, "CAUSAL": causal,
+            "HAS_WINDOW": option == "window", "HAS_BIAS": option == "bias", "HAS_LENGTHS": causal,
+            "HAS_SINKS": option == "window", "HAS_BLOCKS": option == "blocks", "BLOCK": MASK_BLOCK, "HAS_LSE": True,
         }  # fmt: skip
         found.append(Build(
             op="attend", shape=f"D{head_dim} {option}".strip(), sm=sm, kernel=flash.flash_kernel, types=types,

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from videoserve_kernels.masks import MASK_BLOCK, blocks_in_turn
 from videoserve_kernels.triton_gate import capability
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -38,13 +39,21 @@ def tiles(head_dim: int, dtype: torch.dtype, sm: int) -> Tiles:
 
 @triton.jit
 def attend_keys(
-    acc, top, total, q, k, v, bias, k_s, v_s, rows, start, stop, keys, offset, scale,
-    HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    acc, top, total, q, k, v, bias, order, k_s, v_s, rows, start, stop, keys, ahead, behind, scale,
+    HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, BEHIND: tl.constexpr, MASKED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Takes keys start..stop-1 into the running sum `acc`, maximum `top` and total; scores are in powers of two."""
+    """Takes keys start..stop-1 into the running sum `acc`, maximum `top` and total; scores are in powers of two.
+
+    With AHEAD row r sees keys up to r + ahead, with BEHIND those after r + behind. With HAS_BLOCKS start and stop
+    count in the blocks of `order` instead.
+    """
     channels = tl.arange(0, HEAD_DIM)
     columns = tl.arange(0, BLOCK_K)
-    for first in range(start, stop, BLOCK_K):
+    for turn in range(start, stop, BLOCK_K):
+        first = turn
+        if HAS_BLOCKS:
+            first = tl.load(order + turn // BLOCK) * BLOCK + turn % BLOCK
         # Addresses in 64 bits, comparisons in 32: half the registers.
         at = first + columns
         inside = at < keys
@@ -61,8 +70,10 @@ def attend_keys(
             scores += tl.load(bias + at, mask=inside, other=0.0)[None, :] * LOG2_E
         if MASKED:
             seen = inside[None, :]
-            if CAUSAL:
-                seen = seen & (at[None, :] <= rows[:, None] + offset)
+            if AHEAD:
+                seen = seen & (at[None, :] <= rows[:, None] + ahead)
+            if BEHIND:
+                seen = seen & (at[None, :] > rows[:, None] + behind)
             scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         # A row that has seen no key yet keeps -inf; -inf - -inf would be NaN.
@@ -77,32 +88,48 @@ def attend_keys(
 
 @triton.jit
 def flash_kernel(
-    q, k, v, bias, lengths, out, lse,
-    q_b, q_s, q_n, k_b, k_s, k_n, v_b, v_s, v_n, o_b, o_s, o_n, bias_b,
-    queries, keys, heads, group, scale,
+    q, k, v, bias, lengths, sinks, order, counts, out, lse,
+    q_b, q_s, q_n, k_b, k_s, k_n, v_b, v_s, v_n, o_b, o_s, o_n, bias_b, order_b, order_n, counts_b, counts_n,
+    queries, keys, heads, group, window, scale,
     HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_LSE: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_BLOCKS: tl.constexpr, BLOCK: tl.constexpr, HAS_LSE: tl.constexpr,
 ):  # fmt: skip
-    """out = Σ 2^(s - m) v / Σ 2^(s - m), lse = (m + log2 Σ 2^(s - m)) · ln 2, scores s = (q · k / √D + bias) · log2 e.
+    """out = Σ 2^(s - m) v / Σ 2^(s - m), lse = (m + log2 Σ 2^(s - m)) · ln 2, scores s = (q · k / √D + bias) · log2 e;
+    a sink is one more s below, without a v.
 
-    One program a tile of queries of one head; keys that no query of the tile sees are not read.
+    One program a tile of queries of one head; tiles of keys that no query of the tile sees are not read.
     """
     tile = tl.program_id(0)
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
     channels = tl.arange(0, HEAD_DIM)
-    # The last query sees the last key, also when there are fewer queries than keys.
+    # Row r stands at key r + offset: the last query at the last key, also when there are fewer queries than keys.
     offset = keys - queries
+    ahead = offset
+    behind = offset - window
+    if HAS_WINDOW and not CAUSAL:
+        ahead = offset + window - 1
     known = keys
     if HAS_LENGTHS:
         known = tl.load(lengths + batch).to(tl.int32)
+    # Every query of the tile sees the keys before `whole`, none those from `stop` on.
     stop = known
     whole = known
-    if CAUSAL:
-        stop = tl.maximum(tl.minimum(known, (tile + 1) * BLOCK_Q + offset), 0)
-        whole = tl.maximum(tl.minimum(known, tile * BLOCK_Q + offset + 1), 0)
+    if CAUSAL or HAS_WINDOW:
+        stop = tl.maximum(tl.minimum(known, (tile + 1) * BLOCK_Q + ahead), 0)
+        whole = tl.maximum(tl.minimum(known, tile * BLOCK_Q + ahead + 1), 0)
     whole = whole // BLOCK_K * BLOCK_K
+    if HAS_WINDOW:
+        # None sees the keys before this one. Windows are short: no loop of their own for keys that all see.
+        whole = tl.maximum(tile * BLOCK_Q + behind + 1, 0) // BLOCK_K * BLOCK_K
+    if HAS_BLOCKS:
+        row = tile * BLOCK_Q // BLOCK
+        blocks = tl.cdiv(keys, BLOCK)
+        order += batch * order_b + head * order_n + row * blocks
+        whole = 0
+        stop = tl.load(counts + batch * counts_b + head * counts_n + row) * BLOCK
 
     q_at = q + batch * q_b + head * q_n + rows.to(tl.int64)[:, None] * q_s + channels[None, :]
     q_tile = tl.load(q_at, mask=rows[:, None] < queries, other=0.0)
@@ -112,13 +139,17 @@ def flash_kernel(
     acc = tl.zeros([BLOCK_Q, HEAD_DIM], dtype=tl.float32)
     top = tl.full([BLOCK_Q], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK_Q], dtype=tl.float32)
+    if HAS_SINKS:
+        top = tl.zeros([BLOCK_Q], dtype=tl.float32) + tl.load(sinks + head) * LOG2_E
+        total += 1.0
+    if not (HAS_BLOCKS or HAS_WINDOW):
+        acc, top, total = attend_keys(
+            acc, top, total, q_tile, k, v, bias, order, k_s, v_s, rows, 0, whole, known, ahead, behind, scale,
+            HEAD_DIM, BLOCK_K, False, False, False, HAS_BIAS, False, BLOCK,
+        )  # fmt: skip
     acc, top, total = attend_keys(
-        acc, top, total, q_tile, k, v, bias, k_s, v_s, rows, 0, whole, known, offset, scale,
-        HEAD_DIM, BLOCK_K, CAUSAL, False, HAS_BIAS,
-    )  # fmt: skip
-    acc, top, total = attend_keys(
-        acc, top, total, q_tile, k, v, bias, k_s, v_s, rows, whole, stop, known, offset, scale,
-        HEAD_DIM, BLOCK_K, CAUSAL, True, HAS_BIAS,
+        acc, top, total, q_tile, k, v, bias, order, k_s, v_s, rows, whole, stop, known, ahead, behind, scale,
+        HEAD_DIM, BLOCK_K, CAUSAL or HAS_WINDOW, HAS_WINDOW, True, HAS_BIAS, HAS_BLOCKS, BLOCK,
     )  # fmt: skip
 
     # By the total and not by the maximum, which passes over NaN: a row of NaN has seen keys.
@@ -140,6 +171,9 @@ def flash(
     key_bias: Tensor | None = None,
     key_lengths: Tensor | None = None,
     causal: bool = False,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    block_mask: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """attend() by flash_kernel; see there for shapes. Any strides with contiguous channels; D 32, 64 or 128."""
@@ -150,14 +184,23 @@ def flash(
     size = tiles(head_dim, q.dtype, capability(q))
     bias = None if key_bias is None else key_bias.float().contiguous()
     lengths = None if key_lengths is None else key_lengths.contiguous()
+    beside = None if sinks is None else sinks.float().contiguous()
+    order, counts = (q, q) if block_mask is None else blocks_in_turn(block_mask)
     if out.numel():
         flash_kernel[(triton.cdiv(queries, size.queries), batch * heads)](
-            q, k, v, q if bias is None else bias, q if lengths is None else lengths, out,
-            q if lse is None else lse,
+            q, k, v, q if bias is None else bias, q if lengths is None else lengths, q if beside is None else beside,
+            order, counts, out, q if lse is None else lse,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if bias is None else bias.stride(0),
-            queries, keys, heads, heads // k.shape[2], LOG2_E.value / head_dim**0.5,
-            HEAD_DIM=head_dim, BLOCK_Q=size.queries, BLOCK_K=size.keys, CAUSAL=causal,
-            HAS_BIAS=bias is not None, HAS_LENGTHS=lengths is not None, HAS_LSE=return_lse,
+            *per_head(order), *per_head(counts),
+            queries, keys, heads, heads // k.shape[2], window or 0, LOG2_E.value / head_dim**0.5,
+            HEAD_DIM=head_dim, BLOCK_Q=size.queries, BLOCK_K=size.keys, CAUSAL=causal, HAS_WINDOW=window is not None,
+            HAS_BIAS=bias is not None, HAS_LENGTHS=lengths is not None, HAS_SINKS=sinks is not None,
+            HAS_BLOCKS=block_mask is not None, BLOCK=MASK_BLOCK, HAS_LSE=return_lse,
             num_warps=size.warps, num_stages=size.stages, enable_fp_fusion=True,
         )  # fmt: skip
     return out if lse is None else (out, lse)
+
+
+def per_head(tensor: Tensor) -> tuple[int, int]:
+    """Strides of the first two axes, 0 for one that every row or head shares."""
+    return tensor.stride(0) if tensor.shape[0] > 1 else 0, tensor.stride(1) if tensor.shape[1] > 1 else 0

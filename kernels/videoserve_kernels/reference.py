@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from videoserve_kernels.codes import Codes
+from videoserve_kernels.masks import seen_keys
 
 # The largest value of a code that is used: int8 leaves -128 out, so that signs are alike.
 LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -17,37 +18,33 @@ def attend(
     key_bias: Tensor | None = None,
     key_lengths: Tensor | None = None,
     causal: bool = False,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    block_mask: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(q kᵀ / √D + key_bias) v over the keys a query sees; 0 where it sees none.
+    """softmax(q kᵀ / √D + key_bias) v over the keys a query sees, with e^sink more below; 0 where it sees none.
 
-    q [B, S, N, D], k and v [B, L, M, D] with M dividing N, key_bias [B, L], key_lengths [B]; returns [B, S, N, D] and
-    the log-sum-exp of the scores [B, S, N].
+    q [B, S, N, D], k and v [B, L, M, D] with M dividing N, key_bias [B, L], key_lengths [B], sinks [N], block_mask
+    [B or 1, N or 1, ⌈S/128⌉, ⌈L/128⌉]; returns [B, S, N, D] and the log-sum-exp of the scores [B, S, N].
     """
     k, v = (t.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for t in (k, v))
-    scores = torch.einsum("bsnd,blnd->bsnl", q, k) / q.shape[-1] ** 0.5
+    scores = torch.einsum("bsnd,blnd->bnsl", q, k) / q.shape[-1] ** 0.5
     if key_bias is not None:
         scores = scores + key_bias[:, None, None, :]
-    seen = seen_keys(q.shape[1], k.shape[1], key_lengths, causal, q.device)
+    seen = seen_keys(
+        q.shape[1], k.shape[1], q.device, key_lengths=key_lengths, causal=causal, window=window, block_mask=block_mask
+    )
     if seen is not None:
-        scores = scores.masked_fill(~seen[:, :, None], -torch.inf)
-    lse = scores.logsumexp(dim=-1)  # [B, S, N]
+        scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(dim=-1)  # [B, N, S]
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks[:, None].to(lse.dtype))
     weights = (scores - lse[..., None]).exp().masked_fill(lse[..., None] == -torch.inf, 0)
-    out = torch.einsum("bsnl,blnd->bsnd", weights, v)
-    return (out, lse.float() if lse.dtype != torch.float64 else lse) if return_lse else out
-
-
-def seen_keys(queries: int, keys: int, key_lengths: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
-    """Which key each query sees, bool [B or 1, S or 1, L]; None when each sees all.
-
-    Causal is read from the ends: the last query sees the last key.
-    """
-    at = torch.arange(keys, device=device)
-    seen = None if key_lengths is None else (at < key_lengths[:, None])[:, None, :]
-    if causal:
-        last = torch.arange(queries, device=device)[:, None] + keys - queries
-        seen = (at <= last)[None] if seen is None else seen & (at <= last)
-    return seen
+    out = torch.einsum("bnsl,blnd->bsnd", weights, v)
+    if not return_lse:
+        return out
+    return out, lse.transpose(1, 2).to(torch.promote_types(lse.dtype, torch.float32))
 
 
 def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from videoserve_kernels.reference import seen_keys
+from videoserve_kernels.masks import seen_keys, with_sinks
 
 
 def sdpa(
@@ -14,13 +14,26 @@ def sdpa(
     key_bias: Tensor | None = None,
     key_lengths: Tensor | None = None,
     causal: bool = False,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    block_mask: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """torch's scaled_dot_product_attention, which takes the strides of [B, S, N, D] without a copy."""
-    plain_causal = causal and key_bias is None and key_lengths is None and q.shape[1] == k.shape[1]
-    mask = None if plain_causal else score_mask(q, k, key_bias, key_lengths, causal)
-    if return_lse:
-        return sdpa_with_lse(q, k, v, mask, plain_causal)
+    masked = not (key_bias is None and key_lengths is None and window is None and block_mask is None)
+    plain_causal = causal and not masked and q.shape[1] == k.shape[1]
+    mask = None
+    if masked or (causal and not plain_causal):
+        seen = seen_keys(
+            q.shape[1], k.shape[1], q.device,
+            key_lengths=key_lengths, causal=causal, window=window, block_mask=block_mask,
+        )  # fmt: skip
+        mask = score_mask(seen, key_bias, q.dtype)
+    if return_lse or sinks is not None:
+        out, lse = sdpa_with_lse(q, k, v, mask, plain_causal)
+        if sinks is not None:
+            out, lse = with_sinks(out, lse, sinks)
+        return (out, lse) if return_lse else out
     out = torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
         attn_mask=mask, is_causal=plain_causal, enable_gqa=q.shape[2] != k.shape[2],
@@ -40,13 +53,10 @@ def sdpa_with_lse(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: 
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def score_mask(
-    q: Tensor, k: Tensor, key_bias: Tensor | None, key_lengths: Tensor | None, causal: bool
-) -> Tensor | None:
-    """What is added to the scores, [B or 1, 1, S or 1, L] in q's dtype; None for nothing."""
-    mask = None if key_bias is None else key_bias[:, None, None, :].to(q.dtype)
-    seen = seen_keys(q.shape[1], k.shape[1], key_lengths, causal, q.device)
+def score_mask(seen: Tensor | None, key_bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores, [B or 1, N or 1, S or 1, L]; None for nothing."""
+    mask = None if key_bias is None else key_bias[:, None, None, :].to(dtype)
     if seen is None:
         return mask
-    allowed = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, -torch.inf)[:, None]
+    allowed = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -torch.inf)
     return allowed if mask is None else mask + allowed
