@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from videoserve.planning.layout import UnknownLayoutError
 from videoserve.video import digest
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
 from videoserve.video.environment import DeviceUnavailableError, describe, pick_device, pick_dtype
-from videoserve.video.families.layout import UnknownLayoutError
 from videoserve.video.load import Components, IncompleteModelError, load_components
 
 CPU = torch.device("cpu")

@@ -19,4 +19,4 @@ class ReadRoute(APIRoute):
             await super().handle(scope, receive, send)
 
     def _is_head(self, scope: Scope) -> bool:
-        return scope["method"] == "HEAD" and "GET" in self.methods
+        return scope["method"] == "HEAD" and "GET" in (self.methods or ())

@@ -1,14 +1,11 @@
 """What a model directory says about itself, read from its JSON files alone: no weights, no torch."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
-Layout = Literal["wan21-i2v", "wan22-a14b", "wan22-ti2v"]
-LastImage = Literal["never", "optional", "required"]
+from videoserve.planning.layout import LastImage, LayoutName, read_json, read_layout
 
 DEMO = Path(__file__).parents[1] / "demo" / "model"
 
@@ -25,7 +22,7 @@ class Defaults:
 
 
 # Source: the settings that the authors of the models publish for each of them (generate.py and configs of Wan 2.1/2.2).
-DEFAULTS: dict[Layout, Defaults] = {
+DEFAULTS: dict[LayoutName, Defaults] = {
     "wan21-i2v": Defaults(area=832 * 480, num_frames=81, fps=16, steps=40, guidance=5.0),
     "wan22-a14b": Defaults(area=832 * 480, num_frames=81, fps=16, steps=40, guidance=3.5),
     "wan22-ti2v": Defaults(area=1280 * 704, num_frames=121, fps=24, steps=50, guidance=5.0),
@@ -45,7 +42,7 @@ class ModelCard:
     """
 
     name: str
-    layout: Layout
+    layout: LayoutName
     multiple: tuple[int, int]
     spatial_stride: int
     temporal_stride: int
@@ -69,40 +66,34 @@ class ModelCard:
         Raises ValueError, a sentence, for a directory that is none of the three layouts or misses a file, and for a
         name that is not printable ASCII.
         """
-        index = _json(directory / "model_index.json")
-        transformer = _json(directory / "transformer" / "config.json")
-        vae = _json(directory / "vae" / "config.json")
-        own = _json(directory / "videoserve.json") if (directory / "videoserve.json").exists() else {}
-        layout = _layout(index, transformer, vae)
+        layout = read_layout(directory)
+        own = read_json(directory / "videoserve.json") if (directory / "videoserve.json").exists() else {}
         name = own.get("name", directory.resolve().name)
         # Answers carry it in a header.
         if not (name and name.isascii() and name.isprintable()):
             raise ValueError(
                 f"The model's name is {name!r}, which must be printable ASCII: name it in videoserve.json."
             )
-        defaults = DEFAULTS[layout]
-        # What diffusers' AutoencoderKLWan assumes where the file is silent.
-        spatial = vae.get("scale_factor_spatial", 8)
-        _, patch_height, patch_width = transformer["patch_size"]
+        defaults = DEFAULTS[layout.name]
+        _, patch_height, patch_width = layout.patch
         sizes = tuple((width, height) for width, height in own.get("sizes", ()))
         return cls(
             name=name,
-            layout=layout,
-            multiple=(spatial * patch_width, spatial * patch_height),
-            spatial_stride=spatial,
-            temporal_stride=vae.get("scale_factor_temporal", 4),
-            latent_channels=vae["z_dim"],
+            layout=layout.name,
+            multiple=(layout.spatial_factor * patch_width, layout.spatial_factor * patch_height),
+            spatial_stride=layout.spatial_factor,
+            temporal_stride=layout.temporal_factor,
+            latent_channels=layout.latent_channels,
             sizes=sizes,
             area=sizes[0][0] * sizes[0][1] if sizes else defaults.area,
             num_frames=own.get("num_frames", defaults.num_frames),
             fps=own.get("fps", defaults.fps),
             steps=own.get("steps", defaults.steps),
             guidance=float(own.get("guidance", defaults.guidance)),
-            # The 2.1 attention tells picture tokens from text tokens by a fixed count of 512.
-            text_length=512 if layout == "wan21-i2v" else own.get("text_length", 512),
-            experts=2 if layout == "wan22-a14b" else 1,
-            boundary_ratio=index.get("boundary_ratio"),
-            last_image=_last_image(layout, transformer),
+            text_length=layout.text_length or own.get("text_length", 512),
+            experts=layout.experts,
+            boundary_ratio=layout.boundary_ratio,
+            last_image=layout.last_image,
             tokenizer=_tokenizer(directory / "tokenizer" / "tokenizer.json"),
         )
 
@@ -121,29 +112,6 @@ def resolve_model(model: str) -> Path:
     return directory
 
 
-def _layout(index: dict[str, Any], transformer: dict[str, Any], vae: dict[str, Any]) -> Layout:
-    latents, channels = vae["z_dim"], transformer["in_channels"]
-    two_experts = index.get("boundary_ratio") is not None
-    if index.get("expand_timesteps") and channels == latents:
-        return "wan22-ti2v"
-    if channels == 2 * latents + vae.get("scale_factor_temporal", 4):
-        if two_experts and index.get("transformer_2", [None])[0] is not None:
-            return "wan22-a14b"
-        if not two_experts and transformer.get("image_dim") is not None:
-            return "wan21-i2v"
-    raise ValueError(
-        f"{index.get('_class_name')} with {channels} input channels over {latents} latent channels is no "
-        f"image-to-video layout of Wan: those are 2.1 I2V, 2.2 A14B and 2.2 TI2V."
-    )
-
-
-def _last_image(layout: Layout, transformer: dict[str, Any]) -> LastImage:
-    if layout == "wan21-i2v":
-        # Position embeddings for two pictures: the first-and-last-frame model, which cannot do with one.
-        return "required" if transformer.get("pos_embed_seq_len") is not None else "never"
-    return "optional" if layout == "wan22-a14b" else "never"
-
-
 def _tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"The model has no tokenizer/{path.name}, which counts the tokens of a prompt.")
@@ -152,10 +120,3 @@ def _tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"The model directory has no {path.parent.name}/{path.name}; a diffusers directory has it.")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content

@@ -9,8 +9,8 @@ import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPVisionModel, UMT5EncoderModel
 
+from videoserve.planning.layout import Layout, read_layout
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
-from videoserve.video.families.layout import Layout, read_layout
 from videoserve.video.families.vae import WanVae
 from videoserve.video.families.wan import WanTransformer
 from videoserve.video.leader import Leader

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from videoserve.video.families.layout import Layout
+from videoserve.planning.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 LayoutName = Literal["wan21-i2v", "wan22-a14b", "wan22-ti2v"]
+LastImage = Literal["never", "optional", "required"]
 
 
 class UnknownLayoutError(ValueError):
@@ -14,7 +15,7 @@ class UnknownLayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What the engine must know about a model before it loads it.
+    """What there is to know about a model before it is loaded, the same for plans and for the engine.
 
     `text_length` is the only text length the model takes, None when any is right. `last_image` says whether the last
     frame can be given as well. `boundary_ratio` is the share of the training timesteps from which on the high-noise
@@ -29,7 +30,7 @@ class Layout:
     temporal_factor: int
     patch: tuple[int, int, int]
     text_length: int | None
-    last_image: Literal["never", "optional", "required"]
+    last_image: LastImage
     image_embeds: bool
     boundary_ratio: float | None
     clean_first_frame: bool
@@ -59,13 +60,12 @@ class Layout:
 
 
 def read_layout(directory: Path) -> Layout:
-    """The layout of a diffusers directory; UnknownLayoutError when it is none of the three."""
+    """The layout of a diffusers directory; UnknownLayoutError when it is none of the three, or misses a file."""
     index = read_json(directory / "model_index.json")
     transformer = read_json(directory / "transformer" / "config.json")
     vae = read_json(directory / "vae" / "config.json")
-    name = layout_name(index, transformer, vae)
+    name = _name(index, transformer, vae)
     image_embeds = name == "wan21-i2v"
-    first_and_last = transformer.get("pos_embed_seq_len") is not None
     return Layout(
         name=name,
         latent_channels=vae["z_dim"],
@@ -75,16 +75,21 @@ def read_layout(directory: Path) -> Layout:
         patch=tuple(transformer["patch_size"]),
         # The 2.1 attention tells image from text tokens by a fixed count of 512 text tokens.
         text_length=512 if image_embeds else None,
-        last_image={"wan21-i2v": "required" if first_and_last else "never", "wan22-a14b": "optional"}.get(
-            name, "never"
-        ),
+        last_image=_last_image(name, transformer),
         image_embeds=image_embeds,
         boundary_ratio=index.get("boundary_ratio"),
         clean_first_frame=name == "wan22-ti2v",
     )
 
 
-def layout_name(index: dict[str, Any], transformer: dict[str, Any], vae: dict[str, Any]) -> LayoutName:
+def _last_image(name: LayoutName, transformer: dict[str, Any]) -> LastImage:
+    if name == "wan21-i2v":
+        # Position embeddings for two pictures: the first-and-last-frame model, which cannot do with one.
+        return "required" if transformer.get("pos_embed_seq_len") is not None else "never"
+    return "optional" if name == "wan22-a14b" else "never"
+
+
+def _name(index: dict[str, Any], transformer: dict[str, Any], vae: dict[str, Any]) -> LayoutName:
     """The name that the three configurations agree on."""
     latent_channels = vae["z_dim"]
     channels = transformer["in_channels"]
