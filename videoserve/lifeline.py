@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from multiprocessing import parent_process
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,3 +29,16 @@ def die_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return before_exec
+
+
+def bind_to_parent() -> None:
+    """The same for this process, which multiprocessing has forked: it is gone once its fork server or its parent is.
+
+    A fork server ends with the process that it works for. On Linux only, as above.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)

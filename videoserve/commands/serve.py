@@ -44,9 +44,9 @@ def worker(settings: Settings) -> None:
     """Run one worker for a server elsewhere, with its --redis-url and its --files bucket, or else its --data folder."""
     if settings.redis_url is None:
         raise leave(WORKER_NEEDS_REDIS, CALL)
-    from videoserve.worker.run import run_worker
+    from videoserve.worker.start import start
 
-    code = run_worker(settings)
+    code = start(settings)
     # The engine's thread may be in the middle of a long step: a worker that has handed its jobs back does not wait.
     sys.stdout.flush()
     sys.stderr.flush()

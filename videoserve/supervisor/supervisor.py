@@ -83,7 +83,7 @@ class Supervisor:
             settings = settings.model_copy(update={"redis_url": self._redis.url})
         await self._check_store(settings)
         one = settings.model_copy(update={"threads": threads_each(settings)})
-        self._workers = [self._child(f"worker-{i}", one, "videoserve.worker") for i in range(settings.workers)]
+        self._workers = [self._child(f"worker-{i}", one, "videoserve.worker", str(i)) for i in range(settings.workers)]
         self._apis = [self._api(f"api-{i}", settings, self._socket.fileno()) for i in range(settings.api)]
         for process in (*self._apis, *self._workers):
             self._background.spawn(process.keep())
@@ -140,8 +140,8 @@ class Supervisor:
 
 
 def threads_each(settings: Settings) -> int:
-    """CPU threads for one of this server's workers: as set, or its share of the cores this process may use."""
-    return settings.threads or max(1, len(os.sched_getaffinity(0)) // max(1, settings.workers))
+    """CPU threads for one rank of this server's workers: as set, or its share of the cores this process may use."""
+    return settings.threads or max(1, len(os.sched_getaffinity(0)) // max(1, settings.workers * settings.ranks))
 
 
 def _answers(url: str, path: str) -> bool:

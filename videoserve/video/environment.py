@@ -2,11 +2,10 @@
 
 import platform
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
-import diffusers
 import torch
-import transformers
 
 
 class DeviceUnavailableError(ValueError):
@@ -63,7 +62,7 @@ def describe(device: torch.device, dtype: torch.dtype, attention: str) -> Enviro
         attention=attention,
         threads=torch.get_num_threads(),
         torch=torch.__version__,
-        diffusers=diffusers.__version__,
-        transformers=transformers.__version__,
+        diffusers=version("diffusers"),
+        transformers=version("transformers"),
         python=platform.python_version(),
     )

@@ -1,6 +1,6 @@
 """`python -m videoserve.worker`."""
 
-from videoserve.worker.run import main
+from videoserve.worker.start import main
 
 if __name__ == "__main__":
     main()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from videoserve.types import Engine, Event
+from videoserve_kernels.comm.exchange import CommunicationError
 
 T = TypeVar("T")
 
@@ -17,6 +18,8 @@ class EngineThread:
 
     `on_event` gets the engine's events on the event loop, in order, and all those of a step before the answer to any
     `call` made during it. `failed` ends with the exception that escaped from the engine: the thread is gone then.
+    `parted` ends with the CommunicationError of an engine of several ranks that lost one: it makes no step any more,
+    and is still asked.
     """
 
     def __init__(self, engine: Engine, on_event: Callable[[Event], None]):
@@ -26,6 +29,10 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.parted: asyncio.Future[None] = self._loop.create_future()
+        # Nobody may be waiting for it: a worker that drains is not.
+        self.parted.add_done_callback(lambda parted: parted.exception())
+        self._alone = False
         self._boundary = asyncio.Event()
 
     def start(self) -> None:
@@ -59,6 +66,11 @@ class EngineThread:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._boundary.wait(), timeout_s)
 
+    def part(self, error: CommunicationError) -> None:
+        """A rank is gone, says somebody else: no step begins after the one that the engine may be in."""
+        self._alone = True
+        _settle(self.parted, None, error)
+
     async def stop(self, timeout_s: float) -> bool:
         """Closes the engine at the next step boundary; False when that has not come within `timeout_s`."""
         self._inbox.put(None)
@@ -69,11 +81,19 @@ class EngineThread:
         busy = False
         try:
             while self._do_orders(wait=not busy):
-                busy = self._engine.step(self._emit)
+                busy = not self._alone and self._step()
                 self._tell(self._boundary.set)
             self._engine.close()
         except BaseException as error:
             self._tell(_settle, self.failed, None, error)
+
+    def _step(self) -> bool:
+        try:
+            return self._engine.step(self._emit)
+        except CommunicationError as error:
+            self._alone = True
+            self._tell(_settle, self.parted, None, error)
+            return False
 
     def _do_orders(self, wait: bool) -> bool:
         """Does what has been asked since the last step (`wait`: at least one order); False when that was to stop."""

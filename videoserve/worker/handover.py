@@ -1,4 +1,5 @@
-"""How a worker lets go of its jobs: handed back at a checkpoint when it drains, failed with a reason when it breaks."""
+"""How a worker lets go of its jobs: handed back at a checkpoint when it drains or has lost a rank, failed with a reason
+when it breaks."""
 
 import asyncio
 import logging
@@ -11,11 +12,14 @@ from videoserve.types import Event
 from videoserve.worker.engine_thread import EngineThread
 from videoserve.worker.lease import Held, Leases
 from videoserve.worker.tally import Tally
+from videoserve_kernels.comm.exchange import CommunicationError
 
 log = logging.getLogger(__name__)
 
 # Kept back from the time to drain, for handing jobs back without a fresh checkpoint.
 RESERVE_S = 2.0
+# Without its other ranks an engine has nothing to do but to write down where it is.
+PART_S = 5.0
 
 
 class Handover:
@@ -31,6 +35,15 @@ class Handover:
         """Each job goes to a checkpoint and back to the queue; one in a long step goes without, before `deadline`."""
         await asyncio.gather(*(self._release(held, deadline - RESERVE_S) for held in self._leases))
 
+    async def part_all(self, error: Exception) -> None:
+        """Each job goes back to the queue from where it is, as in a drain: a rank that is gone is not its fault.
+
+        One that has come no further since it was claimed may be what ends ranks: its attempt counts, with the reason.
+        """
+        reason = f"The worker lost a rank while it had this job: {told(error)}"
+        until = time.monotonic() + PART_S
+        await asyncio.gather(*(self._release(held, until, blame=reason) for held in self._leases))
+
     async def fail_all(self, error: Exception) -> None:
         """Ends the attempt of every job; others may do better, and the reason is kept."""
         message = f"The worker broke while it had this job: {told(error)}."
@@ -38,15 +51,15 @@ class Handover:
             held.forwarder.close()
             await in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", message, retry=True))
 
-    async def _release(self, held: Held, until: float) -> None:
+    async def _release(self, held: Held, until: float, blame: str = "") -> None:
         held.stopping = True
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 checkpoint = await self._thread.call(lambda engine: engine.suspend(held.id))
                 if checkpoint is not None:
-                    held.forwarder.add(Event(job_id=held.id, kind="checkpoint", data=checkpoint))
+                    held.forward(Event(job_id=held.id, kind="checkpoint", data=checkpoint))
                 await held.forwarder.flushed()
-        except (TimeoutError, ServeError) as error:
+        except (TimeoutError, ServeError, CommunicationError) as error:
             extra = {"job": held.id, "reason": told(error)}
             log.warning("no fresh checkpoint; the job goes back to its last one", extra=extra)
         # It may have ended meanwhile.
@@ -55,7 +68,10 @@ class Handover:
             held.forwarder.close()
             self._leases.drop(held)
             self._tally.ended(held.id, "handed_back")
-            await in_time(self._broker.release(held.id, held.claim.fence))
+            if blame and not held.advanced:
+                await in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", blame, retry=True))
+            else:
+                await in_time(self._broker.release(held.id, held.claim.fence))
 
 
 async def in_time(call: Awaitable[object]) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from videoserve.broker.broker import Broker
 from videoserve.errors import ServeError
@@ -22,7 +22,15 @@ TTL_S = 3 * EVERY_S
 class Heartbeat:
     """Tells the broker about this worker every two seconds, and at once when `ready` changes."""
 
-    def __init__(self, broker: Broker, kind: str, model: str, jobs: Callable[[], list[str]], meter: Meter):
+    def __init__(
+        self,
+        broker: Broker,
+        kind: str,
+        model: str,
+        jobs: Callable[[], list[str]],
+        meter: Meter,
+        shown: Mapping[str, object],
+    ):
         self.worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.kind = kind
         self.model = model
@@ -30,6 +38,7 @@ class Heartbeat:
         self._broker = broker
         self._jobs = jobs
         self._meter = meter
+        self._shown = shown
         self._started_at = time.time()
         self._changed = asyncio.Event()
 
@@ -54,6 +63,7 @@ class Heartbeat:
             "kind": self.kind,
             "model": self.model,
             "ready": self.ready,
+            **self._shown,
             "jobs": self._jobs(),
             "host": socket.gethostname(),
             "pid": os.getpid(),

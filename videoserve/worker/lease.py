@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from videoserve.broker.broker import Broker
 from videoserve.broker.state import Claim
 from videoserve.errors import FenceLost, ServeError
+from videoserve.types import Event, Stage
 from videoserve.worker.forward import Forwarder
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ class Held:
     admitted  the engine has it: what it emits from now on belongs to this lease, and not to an earlier one
     stopping  it is being cancelled or given up
     given_up  it is another worker's, or back in the queue
+    advanced  it has come to a checkpoint behind the one it was claimed with
     """
 
     claim: Claim
@@ -29,6 +32,7 @@ class Held:
     admitted: bool = False
     stopping: bool = False
     given_up: bool = False
+    advanced: bool = False
 
     def set_admitted(self) -> None:
         self.admitted = True
@@ -36,6 +40,18 @@ class Held:
     @property
     def id(self) -> str:
         return self.claim.job.id
+
+    def forward(self, event: Event) -> None:
+        """Sends what the engine emits on its way to the broker."""
+        before = self.claim.checkpoint
+        if event.kind == "checkpoint" and (before is None or place(event.data) > place(before)):
+            self.advanced = True
+        self.forwarder.add(event)
+
+
+def place(checkpoint: dict[str, Any]) -> tuple[int, int]:
+    """Where in its life a job is at a checkpoint: later is greater."""
+    return get_args(Stage).index(checkpoint["stage"]), checkpoint["step"]
 
 
 class Leases:

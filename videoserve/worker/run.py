@@ -1,28 +1,18 @@
-"""The process of a worker.
+"""The worker that makes videos: all of it in this process, or one of its ranks."""
 
-    python -m videoserve.worker
-
-reads its settings from the environment. Exit codes: 0 after SIGTERM (running jobs are checkpointed and handed back),
-1 when the engine broke, 2 when the settings or the model cannot be used.
-"""
-
-import asyncio
 import logging
 import os
-import signal
 
 import torch
 
-from videoserve.broker.broker import Broker
-from videoserve.config import EXIT_REFUSED, WORKER_NEEDS_REDIS, Settings, load_settings
-from videoserve.logs import start_logs
+from videoserve.config import EXIT_REFUSED, WORKER_NEEDS_REDIS, Settings
 from videoserve.planning.card import ModelCard, resolve_model
 from videoserve.storage.files import FileStore
 from videoserve.storage.open_files import open_files
-from videoserve.types import Engine
 from videoserve.video.engine import VideoEngine
+from videoserve.video.follower import follow
 from videoserve.video.quiet import quiet
-from videoserve.worker.worker import CannotLoad, Worker
+from videoserve.worker.work import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +25,8 @@ def prepare(settings: Settings) -> tuple[str, FileStore, VideoEngine]:
     return ModelCard.read(directory).name, files, VideoEngine(settings, files, directory)
 
 
-async def work(settings: Settings, model: str, files: FileStore, engine: Engine) -> None:
-    """Runs a worker until SIGTERM or SIGINT."""
-    broker = Broker.from_settings(settings)
-    worker = Worker(broker, files, engine, model=model, lease_s=settings.lease_s, drain_s=settings.drain_s)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
-    await worker.run()
-
-
 def run_worker(settings: Settings) -> int:
-    """The exit code of a worker process with these settings."""
-    start_logs(settings.log_level, "worker")
+    """The exit code of a worker with these settings. Its process has started its log already."""
     quiet()
     try:
         if settings.redis_url is None:
@@ -56,19 +35,12 @@ def run_worker(settings: Settings) -> int:
     except ValueError as error:
         log.error(str(error))
         return EXIT_REFUSED
-    try:
-        asyncio.run(work(settings, *parts))
-    except CannotLoad as error:
-        log.error(str(error))
-        return EXIT_REFUSED
-    except Exception:
-        log.exception("the worker broke")
-        return 1
+    return exit_code_of(settings, *parts)
+
+
+def run_follower(settings: Settings) -> int:
+    """The exit code of a rank that another one leads. Raises what `follow` raises."""
+    quiet()
+    torch.set_num_threads(settings.threads)
+    follow(settings, resolve_model(settings.model))
     return 0
-
-
-def main() -> None:
-    """Ends the process without waiting for the engine's thread, which may be in the middle of a long step."""
-    code = run_worker(load_settings({})[0])
-    logging.shutdown()
-    os._exit(code)

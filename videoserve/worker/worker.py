@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 
 from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
@@ -18,6 +19,7 @@ from videoserve.worker.handover import RESERVE_S, Handover, in_time, told
 from videoserve.worker.heartbeat import Heartbeat
 from videoserve.worker.lease import Held, Leases
 from videoserve.worker.tally import Tally
+from videoserve_kernels.comm.exchange import CommunicationError
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,18 @@ class CannotLoad(Exception):
 class Worker:
     """Claims jobs for one engine and answers for them until they end, are cancelled, or pass to another worker."""
 
-    def __init__(self, broker: Broker, files: FileStore, engine: Engine, *, model: str, lease_s: float, drain_s: float):
+    def __init__(
+        self,
+        broker: Broker,
+        files: FileStore,
+        engine: Engine,
+        *,
+        model: str,
+        lease_s: float,
+        drain_s: float,
+        shown: Mapping[str, object] | None = None,
+    ):
+        """`shown` is what its heartbeat tells of it besides: how many ranks it has, for one."""
         self._broker = broker
         self._files = files
         self._drain_s = drain_s
@@ -42,7 +55,7 @@ class Worker:
         self._background = Background()
         self._leases = Leases(broker, lease_s, self._on_cancelled, self._on_lost)
         self._tally = Tally(engine.kind)
-        self._alive = Heartbeat(broker, engine.kind, model, self._leases.ids, self._tally.meter)
+        self._alive = Heartbeat(broker, engine.kind, model, self._leases.ids, self._tally.meter, shown or {})
         self._handover = Handover(broker, self._thread, self._leases, self._tally)
         self._claiming: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -56,15 +69,23 @@ class Worker:
         self._stop.set()
         self._alive.set_ready(False)
 
+    def part(self) -> None:
+        """Another rank of this worker is gone: the jobs go back to the queue, and `run` raises CommunicationError."""
+        self._thread.part(CommunicationError("another rank of the worker has ended."))
+        self._alive.set_ready(False)
+
     async def run(self) -> None:
         """Works until `stop`. Raises what broke the engine or one of the loops, after handing the jobs back."""
         self._thread.start()
         self._background.spawn(self._alive.run())
         self._background.spawn(self._work())
         try:
-            await first_of(self._stop, self._background.broken, self._thread.failed)
+            await first_of(self._stop, self._background.broken, self._thread.failed, self._thread.parted)
             await self._drain(time.monotonic() + self._drain_s)
         except CannotLoad:
+            raise
+        except CommunicationError as error:
+            await self._part(error)
             raise
         except Exception as error:
             await self._handover.fail_all(error)
@@ -135,6 +156,8 @@ class Worker:
             await self._thread.call(admit)
         except JobFailed as error:
             held.forwarder.add(_failed(job.id, error.code, error.message, error.retry))
+        except CommunicationError:
+            raise
         except Exception as error:
             log.exception("the engine did not take the job", extra={"job": job.id})
             held.forwarder.add(_failed(job.id, "worker_error", f"The job could not start: {told(error)}.", True))
@@ -174,7 +197,7 @@ class Worker:
         held = self._leases.get(event.job_id)
         if held is not None and held.admitted:
             self._tally.saw(event)
-            held.forwarder.add(event)
+            held.forward(event)
 
     async def _publish_costs(self) -> None:
         costs = await self._thread.call(lambda engine: engine.costs())
@@ -185,12 +208,24 @@ class Worker:
         """Takes no more jobs, gives back those it has, and closes the engine if that can be done."""
         began = time.monotonic()
         log.info("draining", extra={"worker": self.id, "jobs": self._leases.ids()})
-        if self._claiming is not None:
-            await asyncio.wait({self._claiming}, timeout=deadline - RESERVE_S - time.monotonic())
+        await self._no_more_claims(deadline - RESERVE_S - time.monotonic())
         await self._handover.release_all(deadline)
         await self._thread.stop(1.0)
         await in_time(self._broker.farewell(self.id))
         log.info("drained", extra={"worker": self.id, "drain_s": round(time.monotonic() - began, 2)})
+
+    async def _part(self, error: CommunicationError) -> None:
+        """Without its other ranks the engine computes nothing: gives back what it has."""
+        log.error("a rank is lost, the jobs go back to the queue", extra={"reason": str(error), "worker": self.id})
+        self._stop.set()
+        self._thread.part(error)
+        await self._no_more_claims(RESERVE_S)
+        await self._handover.part_all(error)
+        await in_time(self._broker.farewell(self.id))
+
+    async def _no_more_claims(self, timeout_s: float) -> None:
+        if self._claiming is not None:
+            await asyncio.wait({self._claiming}, timeout=timeout_s)
 
 
 def _failed(job_id: str, code: str, message: str, retry: bool) -> Event:

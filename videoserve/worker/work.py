@@ -1,0 +1,49 @@
+"""A worker of this process, from its first breath to the signal that ends it."""
+
+import asyncio
+import logging
+import signal
+
+from videoserve.broker.broker import Broker
+from videoserve.config import EXIT_REFUSED, Settings
+from videoserve.storage.files import FileStore
+from videoserve.types import Engine
+from videoserve.worker.rank import PART
+from videoserve.worker.worker import CannotLoad, Worker
+from videoserve_kernels.comm.exchange import CommunicationError
+
+log = logging.getLogger(__name__)
+
+
+def exit_code_of(settings: Settings, model: str, files: FileStore, engine: Engine) -> int:
+    """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when the engine cannot load."""
+    try:
+        asyncio.run(work(settings, model, files, engine))
+    except CannotLoad as error:
+        log.error(str(error))
+        return EXIT_REFUSED
+    except CommunicationError:
+        # The worker has said so.
+        return 1
+    except Exception:
+        log.exception("the worker broke")
+        return 1
+    return 0
+
+
+async def work(settings: Settings, model: str, files: FileStore, engine: Engine) -> None:
+    broker = Broker.from_settings(settings)
+    worker = Worker(
+        broker,
+        files,
+        engine,
+        model=model,
+        lease_s=settings.lease_s,
+        drain_s=settings.drain_s,
+        shown={"ranks": settings.ranks, "parallel": settings.parallel},
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    loop.add_signal_handler(PART, worker.part)
+    await worker.run()
