@@ -17,6 +17,7 @@ import uvicorn
 import uvloop
 
 from videoserve.api.app import create_app
+from videoserve.api.poll_protocol import PollProtocol
 from videoserve.broker import Broker
 from videoserve.config import EXIT_REFUSED, Settings, load_settings
 from videoserve.logs import start_logs
@@ -57,7 +58,7 @@ def _config(app: object, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="none",
-        http="httptools",
+        http=PollProtocol,
         lifespan="on",
         ws="none",
         log_config=None,

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -56,7 +57,7 @@ def create_app(settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: PollingApp) -> AsyncIterator[dict[str, Any]]:
     """Beside the routes: this process delivers webhooks, publishes its counts and tidies, also without any worker."""
     state = app.state
     courier = Courier(state.broker, state.settings, state.meter, api_process_id())
@@ -66,7 +67,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     background.spawn(courier.run())
     background.spawn(keep_clean(state.broker, state.files))
     try:
-        yield
+        yield {"polls": app.polls}
     finally:
         background.broken.remove_done_callback(_give_up)
         background.cancel()

@@ -1,7 +1,8 @@
 """GET /v1/videos/{id} by the shortest way: hundreds of clients poll beside a model that needs the processor.
 
 The same answer as the route `videos.retrieve` gives, which finding it alone would cost most of the time. What was
-rendered is kept for as long as the broker shows the same state.
+rendered is kept for as long as the broker shows the same state, and a client that asks with the same bytes again is
+answered by `PollProtocol` without reading them again.
 """
 
 import json
@@ -30,16 +31,22 @@ REMEMBERED: Final = 4096
 # The headers of a GET that say who calls; the same ones are not looked at again for a moment.
 IDENTITY: Final = (b"host", b"authorization")
 CALLER_FRESH_S: Final = 0.25
+# The ASGI extension that holds a request's bytes as they came.
+AS_IT_CAME: Final = "videoserve.request"
+
+Identity = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The start and the body of an answer, and what they were made of."""
+    """An answer and what it was made of."""
 
     state: JobState
     costs: Mapping[str, Any]
-    start: dict[str, Any]
-    body: dict[str, Any]
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    # Headers and body as they go over the wire.
+    raw: bytes
 
 
 class PollingApp(FastAPI):
@@ -64,27 +71,60 @@ class Polls:
         self._service = service
         self._meter = meter
         self._require = require("generate")
-        self._callers: dict[tuple[tuple[bytes, bytes], ...], tuple[Caller, float]] = {}
+        self._callers: dict[Identity, tuple[Caller, float]] = {}
         self._rendered: OrderedDict[str, Rendered] = OrderedDict()
+        self._asked: dict[bytes, tuple[str, Identity]] = {}
 
     async def answer(self, video_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         status = 200
+        identity = tuple([header for header in scope["headers"] if header[0] in IDENTITY])
         try:
-            rendered = await self._render(video_id, await self._caller(scope))
-            await send(rendered.start)
-            await send(rendered.body)
+            rendered = await self._render(video_id, await self._caller(identity, scope))
+            self._remember(scope, video_id, identity)
+            await send({"type": "http.response.start", "status": 200, "headers": rendered.headers})
+            await send({"type": "http.response.body", "body": rendered.body})
         except ServeError as error:
             status = error.status
             await answer(error)(scope, receive, send)
         except Exception as error:
             status = 500
             await crash(Request(scope), error)(scope, receive, send)
+        self._count(began, status)
+
+    def again(self, request: bytes) -> bytes | None:
+        """The headers and body for a request whose very bytes were answered before; None where that takes more.
+
+        It takes more when the caller was not checked just now, or when the video is not in memory as it is.
+        """
+        began = time.perf_counter()
+        known = self._asked.get(request)
+        costs = self._service.known_costs()
+        if known is None or costs is None:
+            return None
+        video_id, identity = known
+        caller, until = self._callers.get(identity, (None, 0.0))
+        if caller is None or until < time.monotonic():
+            return None
+        found = self._service.broker.remembered(video_id, caller.tenant)
+        rendered = self._rendered.get(video_id)
+        if found is None or rendered is None or rendered.state is not found[1] or rendered.costs is not costs:
+            return None
+        self._count(began, 200)
+        return rendered.raw
+
+    def _remember(self, scope: Scope, video_id: str, identity: Identity) -> None:
+        as_it_came = scope.get("extensions", {}).get(AS_IT_CAME)
+        if as_it_came is not None:
+            if len(self._asked) > REMEMBERED:
+                self._asked.clear()
+            self._asked[as_it_came["bytes"]] = video_id, identity
+
+    def _count(self, began: float, status: int) -> None:
         self._meter.count("videoserve_http_requests", method="GET", route=ROUTE, status=str(status))
         self._meter.observe("videoserve_http_seconds", time.perf_counter() - began, route=ROUTE)
 
-    async def _caller(self, scope: Scope) -> Caller:
-        identity = tuple([header for header in scope["headers"] if header[0] in IDENTITY])
+    async def _caller(self, identity: Identity, scope: Scope) -> Caller:
         now = time.monotonic()
         caller, until = self._callers.get(identity, (None, 0.0))
         if caller is None or until < now:
@@ -106,7 +146,7 @@ class Polls:
             return known
         work_s = self._service.work_s(job, costs) if state.status == "queued" else None
         video = video_object(job, state, work_s=work_s, workers=self._service.settings.workers)
-        rendered = Rendered(state, costs, *_messages(video))
+        rendered = Rendered(state, costs, *_message(video))
         self._rendered[video_id] = rendered
         self._rendered.move_to_end(video_id)
         if len(self._rendered) > REMEMBERED:
@@ -114,11 +154,8 @@ class Polls:
         return rendered
 
 
-def _messages(video: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _message(video: dict[str, Any]) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
     body = json.dumps(video, ensure_ascii=False, separators=(",", ":")).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **poll_headers(video)}
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return (
-        {"type": "http.response.start", "status": 200, "headers": raw},
-        {"type": "http.response.body", "body": body},
-    )
+    named = {"content-type": "application/json", "content-length": str(len(body)), **poll_headers(video)}
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
+    return headers, body, b"".join([*(b"%b: %b\r\n" % header for header in headers), b"\r\n", body])

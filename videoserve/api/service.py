@@ -33,7 +33,7 @@ class Service:
 
     async def costs(self) -> Mapping[str, Mapping[str, float]]:
         """What the workers measured, seconds by shape key."""
-        if time.monotonic() - self._costs_read_at > COSTS_FRESH_S:
+        if self.known_costs() is None:
             # Set first: those who come while this reads go on with what there is.
             self._costs_read_at = time.monotonic()
             costs = await self.broker.costs(self.card.name)
@@ -41,6 +41,10 @@ class Service:
             if costs != self._costs:
                 self._costs = costs
         return self._costs
+
+    def known_costs(self) -> Mapping[str, Mapping[str, float]] | None:
+        """What `costs` answers without asking Redis; None where it has to ask."""
+        return self._costs if time.monotonic() - self._costs_read_at <= COSTS_FRESH_S else None
 
     def work_s(self, job: Job, costs: Mapping[str, Mapping[str, float]]) -> float | None:
         """Estimated seconds of work of a job by `costs`; None before anything was measured."""

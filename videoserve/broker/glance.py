@@ -55,9 +55,13 @@ class GlanceCalls(JobCalls):
         """
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
+        return self.remembered(job_id, tenant) or await self._look(job_id, tenant)
+
+    def remembered(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
+        """What `glance` answers without asking Redis; None where it has to ask."""
         seen = self._seen.get(job_id)
         if seen is None or self._heard_at + ALIVE_S < asyncio.get_running_loop().time():
-            return await self._look(job_id, tenant)
+            return None
         seen.asked = True
         return (seen.job, seen.state) if tenant is None or seen.job.tenant == tenant else None
 
