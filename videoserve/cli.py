@@ -5,7 +5,7 @@ import typer
 from videoserve.commands import jobs, keys
 from videoserve.commands.demo import demo
 from videoserve.commands.generate import generate
-from videoserve.commands.nearest import NearestOption
+from videoserve.commands.nearest_option import NearestOption
 from videoserve.commands.serve import serve, worker
 
 app = typer.Typer(

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from videoserve.api.nearest import nearest
 from videoserve.errors import InvalidField, ServeError
+from videoserve.nearest import nearest
 from videoserve.planning.limits import LIMITS
 
 log = logging.getLogger("videoserve.api")
