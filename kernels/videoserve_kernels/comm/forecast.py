@@ -74,11 +74,14 @@ class Forecast:
         pieces = self._plan.head_groups
         coming = self._to_heads(0, start)
         going: dict[int, frozenset[int]] = start
+        attended: Done = start
         for piece in range(pieces):
-            here = coming
+            # The next piece sets out when this one is there and the one before has been attended.
+            here = {rank: coming[rank] | attended[rank] for rank in everyone}
             if piece + 1 < pieces:
                 coming = self._to_heads(piece + 1, here)
-            back = self._to_tokens(piece, self._attend(piece, here))
+            attended = self._attend(piece, here)
+            back = self._to_tokens(piece, attended)
             going = {rank: going[rank] | back[rank] for rank in everyone}
         for rank in everyone:
             share = self._lengths[self._place(rank)] / self._model.layer.length
