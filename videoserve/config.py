@@ -1,6 +1,5 @@
 """Settings: a flag, else VIDEOSERVE_<NAME>, else a line of the TOML file, else the default written here."""
 
-import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from videoserve.nearest import nearest
 from videoserve_kernels.comm.codecs import check_codec
 from videoserve_kernels.comm.plan import ParallelPlan
 
@@ -147,6 +147,5 @@ def _read(config: Path) -> dict[str, Any]:
 
 
 def _unknown(where: str, name: str, known: set[str]) -> str:
-    candidates = [PREFIX + k.upper() for k in known] if name.startswith(PREFIX) else sorted(known)
-    nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)[0]
-    return f"{where} sets {name}, which is not a setting; the nearest one is {nearest}."
+    candidates = [PREFIX + k.upper() for k in known] if name.startswith(PREFIX) else known
+    return f"{where} sets {name}, which is not a setting; the nearest one is {nearest(name, candidates)}."

@@ -1,11 +1,11 @@
 """A command that answers an unknown option with the nearest one it knows, however far that is."""
 
-import difflib
 from typing import Any
 
 from typer.core import TyperCommand
 
 from videoserve.commands.exits import CALL, leave
+from videoserve.nearest import nearest
 
 
 class NearestOption(TyperCommand):
@@ -16,8 +16,8 @@ class NearestOption(TyperCommand):
         for word in args:
             name = word.partition("=")[0]
             if name.startswith("--") and name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
                 raise leave(
-                    f"The command line sets {name}, which is not a setting; the nearest one is {nearest}.", CALL
+                    f"The command line sets {name}, which is not a setting; the nearest one is {nearest(name, known)}.",
+                    CALL,
                 )
         return super().parse_args(ctx, args)
