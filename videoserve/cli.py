@@ -6,6 +6,7 @@ from videoserve.commands import jobs, keys
 from videoserve.commands.demo import demo
 from videoserve.commands.generate import generate
 from videoserve.commands.nearest_option import NearestOption
+from videoserve.commands.plan import plan
 from videoserve.commands.serve import serve, worker
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app.command(cls=NearestOption)(serve)
 app.command(cls=NearestOption)(worker)
 app.command()(generate)
 app.command()(demo)
+app.command()(plan)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(keys.app, name="keys")
 

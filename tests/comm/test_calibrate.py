@@ -80,6 +80,7 @@ def measured(**changes: Any) -> Calibration:
         latency_s=2e-5,
         attention=150e12,
         linear=200e12,
+        card_bytes=96e9,
         host_copies=HostCopies(alone=50e9, beside=30e9, shift=30e9),
         seconds=19.0,
     )

@@ -60,6 +60,7 @@ def calibrate(
             # All compute at the same time, and the slowest is waited for.
             attention=1 / probe.longest(1 / attention_rate(device, dtype)),
             linear=1 / probe.longest(1 / linear_rate(device, dtype)),
+            card_bytes=memory(device),
             host_copies=copy_rates(probe) if device.type == "cuda" else None,
             seconds=probe.longest(time.monotonic() - began),
         )
@@ -86,6 +87,7 @@ def alone(fingerprint: str, device: torch.device, dtype: torch.dtype) -> Calibra
         latency_s=0.0,
         attention=attention_rate(device, dtype),
         linear=linear_rate(device, dtype),
+        card_bytes=memory(device),
         host_copies=None,
         seconds=time.monotonic() - began,
     )
@@ -133,6 +135,11 @@ def next_within(islands: Islands) -> dict[int, int]:
         if len(island) > 1
         for place, rank in enumerate(island)
     }
+
+
+def memory(device: torch.device) -> float | None:
+    """Bytes of a card; None where it is the host's."""
+    return float(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else None
 
 
 def copy_rates(probe: Probe) -> HostCopies:

@@ -37,6 +37,7 @@ class Calibration:
     trunk           from an island to the next one, all their ranks together; None with one island
     latency_s       seconds a message of a few bytes takes
     attention, linear   floating-point operations a second of a rank while all of them compute
+    card_bytes      memory of a card; None where it is the host's
     host_copies     None on a device that shares the host's memory
     """
 
@@ -55,6 +56,7 @@ class Calibration:
     latency_s: float
     attention: float
     linear: float
+    card_bytes: float | None
     host_copies: HostCopies | None
     seconds: float
 

@@ -1,0 +1,126 @@
+"""The links of this machine, measured by as many processes as a worker has ranks."""
+
+import os
+from datetime import timedelta
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+from videoserve_kernels.comm import calibration
+from videoserve_kernels.comm.calibrate import BUDGET_S, calibrate
+from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration
+from videoserve_kernels.comm.peers import addresses
+from videoserve_kernels.comm.topology import Host, Islands, grouped, look
+
+# Seconds beyond the budget until ranks that do not answer are given up: they start, and import torch.
+PATIENCE_S = 120.0
+
+
+class MeasureFailed(Exception):
+    """The ranks did not get to the end; the message says what the first of them met."""
+
+
+def kept_or_measured(
+    data: Path, ranks: int, device: torch.device, dtype: torch.dtype, *, again: bool = False, budget_s: float = BUDGET_S
+) -> Calibration:
+    """What was kept for this host and so many ranks; measured, and kept, when nothing was or `again` is asked.
+
+    ValueError for more ranks than there are cards.
+    """
+    kept = None if again else calibration.load(data, look().fingerprint, ranks, backend_of(ranks, device))
+    if kept is None:
+        kept = measure(ranks, device, dtype, budget_s)
+        calibration.save(data, kept)
+    return kept
+
+
+def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float) -> Calibration:
+    """Starts the ranks, has them measure each other, and ends them. MeasureFailed when one of them fails."""
+    host = look()
+    if device.type == "cuda" and ranks > torch.cuda.device_count():
+        raise ValueError(f"ranks is {ranks}; {torch.cuda.device_count()} cards are here, one for each rank.")
+    if ranks == 1:
+        return calibrate(host.fingerprint, device=device, dtype=dtype)
+    context = get_context("spawn")
+    with TemporaryDirectory() as folder:
+        pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
+        processes = [
+            context.Process(
+                target=run_rank,
+                args=(rank, ranks, f"file://{folder}/store", device.type, dtype, host.fingerprint, budget_s, theirs),
+                daemon=True,
+            )
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        try:
+            for process, (_, theirs) in zip(processes, pipes, strict=True):
+                process.start()
+                theirs.close()
+            return first_answer([ours for ours, _ in pipes], budget_s + PATIENCE_S)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def first_answer(pipes: list[Connection], patience_s: float) -> Calibration:
+    """All ranks come to the same figures: the first to tell them tells for all."""
+    ready = connection.wait(pipes, timeout=patience_s)
+    if not ready:
+        raise MeasureFailed(f"The ranks did not measure each other within {patience_s:.0f} seconds.")
+    first = ready[0]
+    assert isinstance(first, Connection)
+    try:
+        answer = first.recv()
+    except EOFError:
+        raise MeasureFailed(f"Rank {pipes.index(first)} ended while the ranks measured each other.") from None
+    if isinstance(answer, Calibration):
+        return answer
+    raise MeasureFailed(f"Rank {pipes.index(first)} could not measure: {answer}")
+
+
+def run_rank(
+    rank: int,
+    ranks: int,
+    store: str,
+    kind: str,
+    dtype: torch.dtype,
+    fingerprint: str,
+    budget_s: float,
+    pipe: Connection,
+) -> None:
+    """One of the processes: joins the others, measures, answers."""
+    device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.set_num_threads(max((os.cpu_count() or 1) // ranks, 1))
+    try:
+        dist.init_process_group(
+            backend_of(ranks, device), init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        )
+        believed = islands_of_ranks(look(), addresses(), ranks) if device.type == "cuda" else ()
+        answer: object = calibrate(fingerprint, device=device, dtype=dtype, believed=believed, budget_s=budget_s)
+    except Exception as error:
+        answer = f"{type(error).__name__}: {error}"
+    pipe.send(answer)
+
+
+def backend_of(ranks: int, device: torch.device) -> str:
+    if ranks == 1:
+        return NO_BACKEND
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def islands_of_ranks(host: Host, places: list[str], ranks: int) -> Islands:
+    """The islands of the host in numbers of ranks, rank i on the card at places[i]; cards without a rank left out."""
+    at = {card.address: number for number, card in enumerate(host.cards)}
+    home = {card: island for island, cards in enumerate(host.islands) for card in cards}
+    if not all(place in at for place in places[:ranks]):
+        return ()
+    return grouped(range(ranks), lambda rank: home[at[places[rank]]])
