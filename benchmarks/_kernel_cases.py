@@ -15,6 +15,8 @@ from videoserve_kernels.masks import MASK_BLOCK
 from videoserve_kernels.modulate import gated_residual, modulated_norm
 from videoserve_kernels.norm import rms_norm
 from videoserve_kernels.norm_rope import rms_norm_rotate
+from videoserve_kernels.paged import paged_attention, store_kv
+from videoserve_kernels.pages import Pages
 from videoserve_kernels.quant import dequantise_heads, quantise_heads
 
 
@@ -51,7 +53,9 @@ class Case:
 
 def cases(size: Size) -> list[Case]:
     """Every kernel at one size."""
-    return [*attention_cases(size), *token_cases(size), *wire_cases(size), *product_cases(size)]
+    return [
+        *attention_cases(size), *paged_cases(size), *token_cases(size), *wire_cases(size), *product_cases(size),
+    ]  # fmt: skip
 
 
 def normal(size: Size, *shape: int) -> Tensor:
@@ -86,6 +90,37 @@ def attention_cases(size: Size) -> list[Case]:
             )
         )  # fmt: skip
     return found
+
+
+def paged_cases(size: Size) -> list[Case]:
+    """Four sequences that decode, up to `tokens` long."""
+    key_heads = 8 if size.heads % 8 == 0 else 1
+    width = -(-size.tokens // 16)
+    pool = normal(size, 4 * width, 2, 16, key_heads, size.head_dim)
+    tables = torch.randperm(4 * width, device=size.device).to(torch.int32).view(4, width)
+    pages = Pages(pool[:, 0], pool[:, 1], tables)
+    rows = torch.arange(4, device=size.device, dtype=torch.int32)
+    positions = (size.tokens - 1) // (rows + 1)
+    q, k, v = normal(size, 4, size.heads, size.head_dim), *normal(size, 2, 4, key_heads, size.head_dim)
+
+    def stored(backend: str) -> Tensor:
+        store_kv(k, v, pages, rows, positions, backend=backend)
+        return pool
+
+    seen = int((positions + 1).sum())
+    return [
+        Case(
+            op="paged_attention", moved=2 * seen * k[0].numel() * k.element_size(),
+            operations=4 * seen * size.channels,
+            ours=lambda: paged_attention(q, pages, rows, positions, backend="triton"),
+            torchs=lambda: paged_attention(q, pages, rows, positions, backend="torch"),
+            truth=lambda: reference.paged_attention(q.double(), pages, rows, positions),
+        ),
+        Case(
+            op="store_kv", moved=4 * k.numel() * k.element_size(),
+            ours=lambda: stored("triton"), torchs=lambda: stored("torch"), truth=lambda: stored("reference").double(),
+        ),
+    ]  # fmt: skip
 
 
 def token_cases(size: Size) -> list[Case]:

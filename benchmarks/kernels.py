@@ -20,7 +20,8 @@ from _interpreter import repaired
 from _kernel_cases import Case, Size, cases
 from torch import Tensor
 
-from videoserve_kernels.builds import TARGETS, builds, figures
+from videoserve_kernels.build import figures
+from videoserve_kernels.builds import TARGETS, builds
 
 TINY = Size(tokens=78, frames=3, heads=3, head_dim=32, rank=5, dtype=torch.float32, device="cpu")
 # A fourth of a 480p clip of Wan-14B: 32,760 tokens, 21 frames.

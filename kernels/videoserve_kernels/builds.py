@@ -1,19 +1,6 @@
-"""Ahead-of-time builds: every Triton kernel at the shapes that count, for the cards we serve, without any card.
-
-Needs triton, but neither a GPU nor a driver: triton's own ptxas compiles and its cuobjdump says what a kernel takes.
-"""
-
-import re
-import subprocess
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+"""Ahead-of-time builds: every Triton kernel at the shapes that count, for the cards we serve, without any card."""
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from videoserve_kernels import (
     drift_kernel,
@@ -22,81 +9,16 @@ from videoserve_kernels import (
     low_rank_kernel,
     modulate_kernel,
     norm_kernel,
+    paged_kernel,
     quant_kernel,
 )
+from videoserve_kernels.build import Build
 from videoserve_kernels.masks import MASK_BLOCK
 
 TARGETS = (89, 90, 120)
 # Bytes of shared memory that one block may have.
 SHARED_LIMIT = {89: 101376, 90: 232448, 120: 101376}
 POINTER = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int8: "*i8", torch.float8_e4m3fn: "*fp8e4nv"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """One kernel at one shape for one card.
-
-    `types` gives the types of pointers and floats by parameter; all others are int32, or compile-time `constants`.
-    `registers` a thread, `shared` bytes and `spilled` bytes are the budget.
-    """
-
-    op: str
-    shape: str
-    sm: int
-    kernel: Any
-    types: Mapping[str, str]
-    constants: Mapping[str, Any]
-    warps: int
-    registers: int
-    shared: int
-    stages: int = 3
-    spilled: int = 0
-    # Strides and channel counts that are multiples of 16, as real models have them: wide loads.
-    aligned: tuple[str, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        return f"{self.op} {self.shape} sm_{self.sm}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a compiled kernel takes: registers a thread, bytes of shared memory a block, bytes a thread spills."""
-
-    registers: int
-    shared: int
-    spilled: int
-
-
-def compiled(build: Build) -> Any:
-    """Triton's compiled kernel, with its PTX and cubin in `asm`."""
-    names = build.kernel.arg_names
-    signature = {name: "constexpr" if name in build.constants else build.types.get(name, "i32") for name in names}
-    attributes = {
-        (at,): [["tt.divisibility", 16]]
-        for at, name in enumerate(names)
-        if signature[name].startswith("*") or name in build.aligned
-    }
-    source = ASTSource(build.kernel, signature, dict(build.constants), attributes)
-    options = {"num_warps": build.warps, "num_stages": build.stages, "enable_fp_fusion": True}
-    return triton.compile(source, target=GPUTarget("cuda", build.sm, 32), options=options)
-
-
-def figures(build: Build) -> Figures:
-    """Compiles and measures; RuntimeError when cuobjdump says nothing about the kernel."""
-    kernel = compiled(build)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(kernel.asm["cubin"])
-        cubin.flush()
-        said = subprocess.run(
-            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", cubin.name],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-    usage = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", said)
-    if usage is None:
-        raise RuntimeError(f"cuobjdump gives no resource usage of {build.name}: {said!r}")
-    registers, stack, local = map(int, usage.groups())
-    return Figures(registers=registers, shared=kernel.metadata.shared, spilled=stack + local)
 
 
 def builds() -> list[Build]:
@@ -107,7 +29,7 @@ def builds() -> list[Build]:
 def builds_for(sm: int) -> list[Build]:
     return [
         *flash_builds(sm), *quant_builds(sm), *drift_builds(sm), *norm_builds(sm), *modulate_builds(sm),
-        *low_rank_builds(sm), *gemm_builds(sm),
+        *low_rank_builds(sm), *gemm_builds(sm), *paged_builds(sm),
     ]  # fmt: skip
 
 
@@ -237,4 +159,39 @@ def gemm_builds(sm: int) -> list[Build]:
                 types=types, constants=constants, warps=size.warps, stages=size.stages,
                 registers={0: 248, 128: 192, 32: 200}[block], shared=SHARED_LIMIT[sm], aligned=("columns", "depth"),
             ))  # fmt: skip
+    return found
+
+
+def paged_builds(sm: int) -> list[Build]:
+    """Query heads a key head, channels: SmolLM2, Llama and Qwen, and DeepSeek-V4 with its window and sinks."""
+    found = []
+    for group, channels, option in ((3, 64, ""), (8, 128, ""), (8, 128, "parts"), (64, 512, "window")):
+        size = paged_kernel.tiles(group, channels)
+        types = {
+            **dict.fromkeys(("q", "keys", "values"), "*bf16"), **dict.fromkeys(("sinks", "lse"), "*fp32"),
+            **dict.fromkeys(("tables", "rows", "positions"), "*i32"), "out": "*fp32" if option == "parts" else "*bf16",
+            "scale": "fp32",
+        }  # fmt: skip
+        constants = {
+            "PAGE": 64, "PART": paged_kernel.PART, "HAS_WINDOW": option == "window", "HAS_SINKS": option == "window",
+            "BLOCK_N": size.heads, "BLOCK_K": size.keys, "BLOCK_D": channels,
+        }  # fmt: skip
+        found.append(Build(
+            op="paged_attention", shape=f"D{channels} {option}".strip(), sm=sm, kernel=paged_kernel.paged_kernel,
+            types=types, constants=constants, warps=size.warps, stages=size.stages, registers=168,
+            shared=SHARED_LIMIT[sm], aligned=("q_t", "q_n", "k_b", "k_s", "k_n", "v_b", "v_s", "v_n", "channels"),
+        ))  # fmt: skip
+    found.append(Build(
+        op="paged_attention", shape="join", sm=sm, kernel=paged_kernel.join_kernel,
+        types={**dict.fromkeys(("parts", "sums", "lse"), "*fp32"), "out": "*bf16"},
+        constants={"BLOCK_P": 32, "BLOCK_D": 128}, warps=4, registers=96, shared=4096, aligned=("channels",),
+    ))  # fmt: skip
+    pointers = ("k", "v", "keys", "values")
+    strides = tuple(f"{name}_{axis}" for name in ("keys", "values") for axis in "bsn")
+    found.append(Build(
+        op="store_kv", shape="C1024", sm=sm, kernel=paged_kernel.store_kernel,
+        types={**dict.fromkeys(pointers, "*bf16"), **dict.fromkeys(("tables", "rows", "positions"), "*i32")},
+        constants={"PAGE": 64, "BLOCK": 1024}, warps=4, registers=64, shared=0,
+        aligned=("k_t", "k_n", "v_t", "v_n", *strides, "channels"),
+    ))  # fmt: skip
     return found

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from videoserve_kernels.codes import Codes
 from videoserve_kernels.masks import seen_keys
+from videoserve_kernels.pages import Pages
 
 # The largest value of a code that is used: int8 leaves -128 out, so that signs are alike.
 LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -45,6 +46,47 @@ def attend(
     if not return_lse:
         return out
     return out, lse.transpose(1, 2).to(torch.promote_types(lse.dtype, torch.float32))
+
+
+def paged_keys(pages: Pages, row: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [stop - start, M, D] at these positions of a sequence."""
+    at = torch.arange(start, stop, device=pages.tables.device)
+    blocks, places = pages.tables[row, at // pages.size].long(), at % pages.size
+    return pages.keys[blocks, places], pages.values[blocks, places]
+
+
+def paged_attention(
+    q: Tensor,
+    pages: Pages,
+    rows: Tensor,
+    positions: Tensor,
+    *,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """attend() of each token over its own position and those before, in its sequence; 0 at position -1.
+
+    q [T, N, D], rows and positions [T], sinks [N]; returns [T, N, D] and the log-sum-exp [T, N].
+    """
+    outs, sums = [], []
+    for token, row, position in zip(q, rows.tolist(), positions.tolist(), strict=True):
+        start = 0 if window is None else max(position - window + 1, 0)
+        k, v = (t[None].to(q.dtype) for t in paged_keys(pages, row, start, position + 1))
+        out, lse = attend(token[None, None], k, v, sinks=sinks, return_lse=True)
+        outs.append(out[0])
+        sums.append(lse[0])
+    out, lse = (torch.cat(found) if found else q.new_empty(0, *q.shape[1:]) for found in (outs, sums))
+    return (out, lse) if return_lse else out
+
+
+def store_kv(k: Tensor, v: Tensor, pages: Pages, rows: Tensor, positions: Tensor) -> None:
+    """keys[tables[row, p // P], p % P] = k and the same of v, for each token; k and v [T, M, D]."""
+    for token, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+        if position >= 0:
+            block = pages.tables[row, position // pages.size]
+            pages.keys[block, position % pages.size] = k[token]
+            pages.values[block, position % pages.size] = v[token]
 
 
 def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
