@@ -18,7 +18,7 @@ from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpo
 from videoserve.video.digest import DigestMemo
 from videoserve.video.environment import describe, pick_device, pick_dtype
 from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
-from videoserve.video.leader import Leader
+from videoserve.video.leader import Leader, open_channel
 from videoserve.video.load import load_components
 from videoserve.video.memory import release
 from videoserve.video.preview import Preview
@@ -65,7 +65,7 @@ class VideoEngine:
         device = pick_device(settings.device)
         dtype = pick_dtype(settings.dtype, device)
         memo = DigestMemo(settings.data / "digests.json")
-        ranks = Leader(device=device, time_limit_s=settings.collective_timeout_s)
+        ranks = Leader(open_channel(), device=device, time_limit_s=settings.collective_timeout_s)
         self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks)
         ranks.begin(Plans.named(settings.parallel, ranks.size, settings.wire), self.components.config)
         self.environment = describe(device, dtype, "sdpa")

@@ -89,6 +89,8 @@ class Follower:
         if header["model"] != self._model.config:
             raise ValueError(f"Rank {self._channel.rank} has loaded another model than rank 0.")
         self._limit_s = header["limit_s"]
+        self._jobs.clear()
+        self._clips.clear()
         guided, plain = (ParallelPlan.parse(name) for name in header["plans"])
         if self._meshes is not None:
             self._meshes.close()

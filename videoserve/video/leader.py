@@ -21,6 +21,11 @@ class RankFailedError(RuntimeError):
     """Another rank could not do its part; the message has its number and what it said."""
 
 
+def open_channel() -> Channel | None:
+    """The way to the other ranks of torch.distributed's world, which are in follower.follow; None where none are."""
+    return Channel() if dist.is_initialized() and dist.get_world_size() > 1 else None
+
+
 class Leader:
     """What the engine uses of the ranks of torch.distributed's world. With one rank it tells nobody anything.
 
@@ -29,9 +34,9 @@ class Leader:
     needs is this rank's checkpoint.
     """
 
-    def __init__(self, *, device: torch.device, time_limit_s: float = 30.0) -> None:
-        """With several ranks, all of them are here: see follower.follow."""
-        self._channel = Channel() if dist.is_initialized() and dist.get_world_size() > 1 else None
+    def __init__(self, channel: Channel | None, *, device: torch.device, time_limit_s: float = 30.0) -> None:
+        """Without a channel this rank is alone, whatever torch.distributed's world."""
+        self._channel = channel
         self._device = device
         self._limit_s = time_limit_s
         self._known: set[str] = set()
@@ -51,7 +56,7 @@ class Leader:
     def begin(self, plans: Plans, config: str) -> None:
         """Makes the meshes on every rank, in place of those there were; `config` is the model's, the same everywhere.
 
-        Waits for the ranks that still load. ValueError when the plans need another number of ranks.
+        Jobs begun before must not go on. Waits for the ranks that still load. ValueError when the plans need another number of ranks.
         """
         if plans.guided.ranks != self.size:
             raise ValueError(f"The plan {plans.guided.name} needs {plans.guided.ranks} ranks; here are {self.size}.")
@@ -59,6 +64,7 @@ class Leader:
         if self._channel is not None:
             names = [plans.guided.name, plans.plain.name]
             self._channel.tell({"kind": "begin", "plans": names, "model": config, "limit_s": self._limit_s})
+        self._known.clear()
         self.meshes = Meshes(plans, self._device, self._limit_s)
 
     @contextmanager
