@@ -21,6 +21,7 @@ class FakeCard:
     width_max: int = 16
     speed: float = 32.0
     speed_max: float = 32.0
+    window: int = 128 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class FakeHost:
             "max_link_width": str(card.width_max),
             "current_link_speed": f"{card.speed} GT/s PCIe",
             "max_link_speed": f"{card.speed_max} GT/s PCIe",
+            "resource": regions(card.window),
         }.items():
             put(place / name, value)
         (root / "sys/bus/pci/devices" / card.address).symlink_to(place)
@@ -93,6 +95,12 @@ def configuration(acs: bool | None) -> bytes:
     struct.pack_into("<I", space, 0x100, 0x0001 | 1 << 16 | 0x148 << 20)
     struct.pack_into("<IHH", space, 0x148, 0x000D | 1 << 16, 0x007F, 0x001D if acs else 0x0001)
     return bytes(space)
+
+
+def regions(window: int) -> str:
+    """Registers, nothing, and the window to the memory."""
+    spans = [(0xA0000000, 0xA0FFFFFF), (0, 0), (0x20000000000, 0x20000000000 + window - 1)]
+    return "\n".join(f"0x{first:016x} 0x{last:016x} 0x{int(last > 0) * 0x14220C:016x}" for first, last in spans)
 
 
 def card(domain: int, numa: int, bridges: Sequence[str], **fields: object) -> FakeCard:
@@ -150,3 +158,9 @@ def fake_host(tmp_path: Path) -> Callable[..., Path]:
         return made.write(tmp_path / f"host{len(list(tmp_path.glob('host*')))}")
 
     return write
+
+
+@pytest.fixture
+def fake_cards() -> Callable[[str], tuple[FakeCard, ...]]:
+    """fake_cards("flat") -> the cards of such a host, to be changed and handed to fake_host."""
+    return lambda kind: HOSTS[kind]().cards

@@ -4,6 +4,7 @@ import typer
 
 from videoserve.commands import jobs, keys
 from videoserve.commands.demo import demo
+from videoserve.commands.doctor import doctor
 from videoserve.commands.generate import generate
 from videoserve.commands.nearest_option import NearestOption
 from videoserve.commands.plan import plan
@@ -20,6 +21,7 @@ app.command(cls=NearestOption)(worker)
 app.command()(generate)
 app.command()(demo)
 app.command()(plan)
+app.command()(doctor)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(keys.app, name="keys")
 

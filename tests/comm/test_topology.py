@@ -23,6 +23,7 @@ def test_eight_cards_over_two_sockets(fake_host: Write) -> None:
     assert first.bridges == ("pci0000:10", "0000:10:01.0")
     assert first.link is not None
     assert (first.link.width, first.link.width_max, first.link.speed_max) == (16, 16, 32.0)
+    assert first.window == 128 * 2**30
     assert host.driver == "590.44.01"
 
 
@@ -97,7 +98,9 @@ def test_a_link_that_is_down_runs_at_nothing_and_one_that_is_not_told_is_none(fa
     first, second = sorted((root / "sys/bus/pci/devices").glob("0000:0[12]:00.0"))
     (first / "current_link_speed").write_text("Unknown\n")
     (second / "max_link_width").unlink()
+    (second / "resource").unlink()
     down, untold = (card.link for card in look(root).cards[:2])
+    assert look(root).cards[1].window is None
     assert down is not None
     assert (down.speed, down.speed_max) == (0.0, 32.0)
     assert untold is None

@@ -39,7 +39,8 @@ class Card:
     """A card at a PCI address. `bridges` are its host bridge, root port and switch ports, from the top.
 
     `model` is vendor:device in hexadecimal, `numa` the node or -1 where the firmware does not say; `acs` whether a
-    bridge above it redirects what goes from peer to peer, None where its configuration may not be read; `link` None
+    bridge above it redirects what goes from peer to peer, None where its configuration may not be read; `window` the
+    bytes of its memory that others can address at once, the largest of its PCI regions. `link` and `window` are None
     where sysfs does not tell.
     """
 
@@ -48,6 +49,7 @@ class Card:
     numa: int
     bridges: tuple[str, ...]
     acs: bool | None
+    window: int | None
     link: PciLink | None
 
 
@@ -148,8 +150,15 @@ def read_card(device: Path) -> Card:
         numa=int(text(device / "numa_node") or -1),
         bridges=bridges,
         acs=None if None in states else True in states,
+        window=read_window(device),
         link=read_link(device),
     )
+
+
+def read_window(device: Path) -> int | None:
+    """The largest region: lines of first address, last address and flags, zeros where there is none."""
+    regions = [[int(word, 16) for word in line.split()[:2]] for line in (text(device / "resource") or "").splitlines()]
+    return max((last - first + 1 for first, last in regions if last > first), default=None)
 
 
 def read_link(device: Path) -> PciLink | None:
