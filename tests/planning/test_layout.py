@@ -50,14 +50,6 @@ def test_a_size_that_does_not_fit_is_refused(
         read_layout(tiny_model_dir("wan22-ti2v")).latent_shape(frames, height, width)
 
 
-@pytest.mark.parametrize(("timestep", "expert"), [(1000.0, 0), (875.0, 0), (874.0, 1), (0.0, 1)])
-def test_the_low_noise_expert_starts_below_the_boundary(
-    timestep: float, expert: int, tiny_model_dir: Callable[[str], Path]
-) -> None:
-    assert read_layout(tiny_model_dir("wan22-a14b")).expert_at(timestep, 1000) == expert
-    assert read_layout(tiny_model_dir("wan22-ti2v")).expert_at(timestep, 1000) == 0
-
-
 def test_another_model_is_refused(tiny_model_dir: Callable[[str], Path], tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_model_dir("wan22-ti2v"), model)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from videoserve.broker import EmbeddedRedis
 from videoserve.config import EXIT_REFUSED, Settings
@@ -226,12 +227,14 @@ def test_workers_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_each(Settings(data=tmp_path, workers=2, threads=5)) == 5
 
 
-async def test_a_folder_of_another_redis_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_of_another_redis_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each would sweep away what the other's jobs need."""
     data = tmp_path / "data"
     sentence = f"The files beside {data}/files/owner belong to the jobs of another Redis"
     (tmp_path / "redis").mkdir()
     with EmbeddedRedis(tmp_path / "redis") as redis:
+        with Redis.from_url(redis.url) as client:
+            client.config_set("appendfsync", "everysec")
         ours = Settings(data=data, port=0, workers=0, redis_url=redis.url)
         first = Supervisor(ours)
         running = asyncio.create_task(first.run())
@@ -242,6 +245,8 @@ async def test_a_folder_of_another_redis_is_refused(tmp_path: Path) -> None:
         assert not running.done()
         first._stop.set()
         await running
+    # What this Redis may lose was told as well.
+    assert [r.message for r in caplog.records if "appendfsync everysec" in r.message]
     # Nor is it the folder of a private one.
     with pytest.raises(ForeignFiles, match=sentence):
         await Supervisor(ours.model_copy(update={"redis_url": None})).run()

@@ -19,10 +19,6 @@ class ApiKeyCalls(Calls):
         text = json.dumps(record)
         await self._link.patiently(lambda: self._link.short.hset(KEYS["apikeys"], digest, text))
 
-    async def find_key(self, digest: str) -> dict[str, Any] | None:
-        text = await self._link.patiently(lambda: self._link.short.hget(KEYS["apikeys"], digest))
-        return json.loads(text) if text else None
-
     async def keys(self) -> dict[str, dict[str, Any]]:
         """All records by digest."""
         stored = await self._link.patiently(lambda: self._link.short.hgetall(KEYS["apikeys"]))

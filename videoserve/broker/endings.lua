@@ -55,6 +55,18 @@ local function try_again(id, sentence, freed)
   return true
 end
 
+-- The last call about a lease. What it is answered when there is nothing to do: it came before, or the lease passed on.
+local function close(call_name)
+  local closing = p.fence .. ':' .. call_name
+  if get(p.id, 'closed') == closing then
+    return {freed = {}}
+  end
+  if not held(p.id, p.fence) then
+    return {error = 'fence'}
+  end
+  set(p.id, 'closed', closing)
+end
+
 -- Leases that ran out. Returns the ids that are queued again; files nobody needs wait among the orphans.
 local function reap(kind)
   local again = {}

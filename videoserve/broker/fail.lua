@@ -1,13 +1,9 @@
 -- p: id, fence, retention, max_attempts, code, message, retry
+local answer = close('fail')
+if answer then
+  return answer
+end
 local freed = {}
-local closing = p.fence .. ':fail'
-if get(p.id, 'closed') == closing then
-  return {freed = freed}
-end
-if not held(p.id, p.fence) then
-  return {error = 'fence'}
-end
-set(p.id, 'closed', closing)
 if p.retry then
   try_again(p.id, p.message, freed)
 else

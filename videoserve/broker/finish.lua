@@ -1,13 +1,9 @@
 -- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data), hold?
+local answer = close('finish')
+if answer then
+  return answer
+end
 local freed = {}
-local closing = p.fence .. ':finish'
-if get(p.id, 'closed') == closing then
-  return {freed = freed}
-end
-if not held(p.id, p.fence) then
-  return {error = 'fence'}
-end
-set(p.id, 'closed', closing)
 if get(p.id, 'cancel') == '1' then
   -- The client has been told that the job stops: its result must not appear after that.
   cancel_job(p.id, freed)

@@ -55,15 +55,20 @@ class GlanceCalls(JobCalls):
         """
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
-        return self.remembered(job_id, tenant) or await self._look(job_id, tenant)
+        seen = self._remembered(job_id)
+        return _shown(seen, tenant) if seen else await self._look(job_id, tenant)
 
     def remembered(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
-        """What `glance` answers without asking Redis; None where it has to ask."""
+        """What `glance` answers without asking Redis; None where it has to ask, and for another client's job."""
+        seen = self._remembered(job_id)
+        return _shown(seen, tenant) if seen else None
+
+    def _remembered(self, job_id: str) -> Seen | None:
         seen = self._seen.get(job_id)
         if seen is None or self._heard_at + ALIVE_S < asyncio.get_running_loop().time():
             return None
         seen.asked = True
-        return (seen.job, seen.state) if tenant is None or seen.job.tenant == tenant else None
+        return seen
 
     async def cancel(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState]:
         try:
@@ -180,6 +185,10 @@ class GlanceCalls(JobCalls):
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
         await self._link.close()
+
+
+def _shown(seen: Seen, tenant: str | None) -> Found:
+    return (seen.job, seen.state) if tenant is None or seen.job.tenant == tenant else None
 
 
 def _moved(state: JobState, turn: Turn) -> bool:

@@ -1,13 +1,9 @@
 -- Back to the queue with its checkpoint; the attempt does not count. p: id, fence, retention
+local answer = close('release')
+if answer then
+  return answer
+end
 local freed = {}
-local closing = p.fence .. ':release'
-if get(p.id, 'closed') == closing then
-  return {freed = freed}
-end
-if not held(p.id, p.fence) then
-  return {error = 'fence'}
-end
-set(p.id, 'closed', closing)
 if get(p.id, 'cancel') == '1' then
   cancel_job(p.id, freed)
 else

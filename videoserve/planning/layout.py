@@ -54,10 +54,6 @@ class Layout:
         latent_frames = (frames - 1) // self.temporal_factor + 1
         return self.latent_channels, latent_frames, height // self.spatial_factor, width // self.spatial_factor
 
-    def expert_at(self, timestep: float, train_timesteps: int) -> int:
-        """0 for the only or the high-noise expert, 1 for the low-noise one, at a timestep of the scheduler."""
-        return int(self.boundary_ratio is not None and timestep < self.boundary_ratio * train_timesteps)
-
 
 def read_layout(directory: Path) -> Layout:
     """The layout of a diffusers directory; UnknownLayoutError when it is none of the three, or misses a file."""

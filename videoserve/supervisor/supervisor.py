@@ -102,6 +102,9 @@ class Supervisor:
         broker = Broker.from_settings(settings)
         try:
             await own_files(broker, open_files(self._settings))
+            if self._redis is None:
+                for weakness in await broker.weaknesses():
+                    log.warning(weakness)
             reason = check_bind(settings, has_keys=bool(await broker.keys()))
         finally:
             await broker.close()
