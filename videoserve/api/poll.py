@@ -30,7 +30,7 @@ ROUTE: Final = PREFIX + "{video_id}"
 REMEMBERED: Final = 4096
 # The headers of a GET that say who calls; the same ones are not looked at again for a moment.
 IDENTITY: Final = (b"host", b"authorization")
-CALLER_FRESH_S: Final = 0.25
+CALLER_FRESH_S: Final = 0.5
 # The ASGI extension that holds a request's bytes as they came.
 AS_IT_CAME: Final = "videoserve.request"
 
@@ -127,11 +127,19 @@ class Polls:
     async def _caller(self, identity: Identity, scope: Scope) -> Caller:
         now = time.monotonic()
         caller, until = self._callers.get(identity, (None, 0.0))
-        if caller is None or until < now:
-            caller = await self._require(Request(scope))
-            if len(self._callers) > REMEMBERED:
-                self._callers.clear()
+        if caller is not None and until >= now:
+            return caller
+        if caller is not None:
+            # Set first: those who come while this checks go on with what there is.
             self._callers[identity] = (caller, now + CALLER_FRESH_S)
+        try:
+            caller = await self._require(Request(scope))
+        except BaseException:
+            self._callers.pop(identity, None)
+            raise
+        if len(self._callers) > REMEMBERED:
+            self._callers.clear()
+        self._callers[identity] = (caller, now + CALLER_FRESH_S)
         return caller
 
     async def _render(self, video_id: str, caller: Caller) -> Rendered:
