@@ -7,12 +7,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.fixtures_broker", "tests.fixtures_host", "tests.fixtures_ranks"]
 ROOT = Path(__file__).parent.parent
 # Tiny tensors gain nothing from a second thread, and spinning threads take a shared machine's time from each other.
 # Set before the first import of torch, which happens when pytest collects the tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A busy machine is no failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
