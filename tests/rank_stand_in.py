@@ -26,7 +26,7 @@ from videoserve_kernels.comm.collectives import all_reduce, broadcast
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
 
-PRELOADED = ["torch.distributed.elastic.multiprocessing.api", "tests.rank_stand_in"]
+PRELOADED = ["videoserve.worker.fork_server", "torch.distributed.elastic.multiprocessing.api", "tests.rank_stand_in"]
 
 
 class SumEngine:
@@ -110,7 +110,6 @@ def mesh(settings: Settings) -> Mesh:
 
 def shared_step(value: bytes | None, world: Mesh) -> bytes:
     """What all ranks together make of a value that rank 0 has."""
-
     digest = hashlib.sha256(value or b"").digest()
     seed = broadcast(torch.frombuffer(bytearray(digest), dtype=torch.uint8), world.world).wait()
     mine = contribution(bytes(seed.numpy()), world.rank)
@@ -146,5 +145,4 @@ def main() -> None:
     settings = load_settings({})[0]
     start_logs(settings.log_level, "worker")
     forkserver.set_forkserver_preload(PRELOADED)
-
     os._exit(run_group(settings, 0, run_stand_in))

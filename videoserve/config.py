@@ -50,7 +50,8 @@ class Settings(BaseSettings):
     parallel: str = Field(default="auto", description="how ranks share a video: auto, or a plan such as cfg2-u4")
     wire: str = Field(default="none", description="what attention travels as between ranks: none, int8 or fp8")
     collective_timeout_s: float = Field(
-        default=30.0,
+        # Far beyond how unevenly ranks get through one layer, also on a busy CPU: all that they wait for each other.
+        default=20.0,
         gt=0,
         description="how long a rank waits for another in the middle of a step before all of them start again",
     )

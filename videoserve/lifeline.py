@@ -32,10 +32,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def bind_to_parent() -> None:
-    """The same for this process, which multiprocessing has forked: it is gone once its fork server or its parent is.
-
-    A fork server ends with the process that it works for. On Linux only, as above.
-    """
+    """The same for this process, which cannot be made with a preexec_fn: multiprocessing makes it."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

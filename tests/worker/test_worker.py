@@ -21,6 +21,7 @@ from videoserve.errors import FenceLost, JobFailed
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job
 from videoserve.worker.worker import CannotLoad, Worker
+from videoserve_kernels.comm.exchange import CommunicationError
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +65,8 @@ class ChainEngine:
         job_id, (job, at, value) = next(iter(self.running.items()))
         if job.plan.get("break"):
             raise RuntimeError("the device is gone")
+        if job.plan.get("part") == at:
+            raise CommunicationError("rank 1 is gone")
         if at == 0:
             emit(Event(job_id=job_id, kind="stage", data={"stage": "denoise"}))
         time.sleep(self.step_s)
@@ -412,3 +415,33 @@ async def test_a_model_that_cannot_be_used_is_not_tried_again(broker: Broker, fi
     worker = Worker(broker, files, engine, model="chain", lease_s=LEASE_S, drain_s=5.0)
     with pytest.raises(CannotLoad, match="cuda:9"):
         await worker.run()
+
+
+async def test_a_lost_rank_sends_the_job_back_from_where_it_is_and_counts_only_when_it_came_no_further(
+    broker: Broker, files: FileStore
+) -> None:
+    job = make_job(steps=20, part=7)
+    await submit(broker, job)
+    for attempt in (0, 1, 2):
+        worker = Worker(broker, files, ChainEngine(files), model="chain", lease_s=LEASE_S, drain_s=5.0)
+        with pytest.raises(CommunicationError, match="rank 1 is gone"):
+            await worker.run()
+        state = await until_status(broker, job, "queued")
+        assert (state.attempt, state.checkpoint["step"]) == (attempt, 7)
+    assert ["rank 1 is gone" in reason["sentence"] for reason in state.reasons] == [True, True]
+    assert await broker.workers() == []
+
+
+async def test_word_that_a_rank_is_gone_ends_the_worker_between_two_steps(broker: Broker, files: FileStore) -> None:
+    job = make_job(steps=1000)
+    engine = ChainEngine(files)
+    worker = Worker(broker, files, engine, model="chain", lease_s=LEASE_S, drain_s=5.0)
+    run = asyncio.create_task(worker.run())
+    await submit(broker, job)
+    await until_progress(broker, job, 1)
+    worker.part()
+    with pytest.raises(CommunicationError, match="another rank of the worker has ended"):
+        await run
+    state = await until_status(broker, job, "queued")
+    assert (state.attempt, engine.running) == (0, {})
+    assert state.checkpoint["step"] >= 10

@@ -16,7 +16,7 @@ from videoserve.config import Settings, load_settings
 from videoserve.logs import start_logs
 
 # What ranks are forked with: all that they import, so that to start one again takes no longer than to load the model.
-PRELOADED = ["videoserve.worker.rank", "videoserve.worker.run", "torch.distributed.elastic.multiprocessing.api"]
+PRELOADED = ["videoserve.worker.fork_server", "videoserve.worker.run", "torch.distributed.elastic.multiprocessing.api"]
 
 
 def start(settings: Settings, place: int = 0) -> int:
