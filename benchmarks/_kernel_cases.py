@@ -13,11 +13,12 @@ from videoserve_kernels.drift import drift
 from videoserve_kernels.low_rank import add_low_rank
 from videoserve_kernels.masks import MASK_BLOCK
 from videoserve_kernels.modulate import gated_residual, modulated_norm
-from videoserve_kernels.norm import rms_norm
+from videoserve_kernels.norm import add_rms_norm, rms_norm
 from videoserve_kernels.norm_rope import rms_norm_rotate
 from videoserve_kernels.paged import paged_attention, store_kv
 from videoserve_kernels.pages import Pages
 from videoserve_kernels.quant import dequantise_heads, quantise_heads
+from videoserve_kernels.rope import rotate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,8 @@ def paged_cases(size: Size) -> list[Case]:
 
     def stored(backend: str) -> Tensor:
         store_kv(k, v, pages, rows, positions, backend=backend)
-        return pool
+        blocks, places = tables[rows, positions // 16], positions % 16
+        return torch.stack((pages.keys[blocks, places], pages.values[blocks, places]))
 
     seen = int((positions + 1).sum())
     return [
@@ -118,7 +120,7 @@ def paged_cases(size: Size) -> list[Case]:
         ),
         Case(
             op="store_kv", moved=4 * k.numel() * k.element_size(),
-            ours=lambda: stored("triton"), torchs=lambda: stored("torch"), truth=lambda: stored("reference").double(),
+            ours=lambda: stored("triton"), torchs=lambda: stored("torch"), truth=lambda: torch.stack((k, v)).double(),
         ),
     ]  # fmt: skip
 
@@ -131,6 +133,7 @@ def token_cases(size: Size) -> list[Case]:
     narrow_turns = turns.to(torch.complex64)
     table = torch.randn(3, 1, 2, size.channels, device=size.device)
     shift, scale, gate = table
+    each, heads = weight[: size.head_dim], torch.unflatten(x, -1, (size.heads, size.head_dim))
     index = torch.arange(size.frames, device=size.device) % 2
     of_x = x.numel() * x.element_size()
     wide_x, wide_y, wide = x.double, y.double, table.double
@@ -146,6 +149,24 @@ def token_cases(size: Size) -> list[Case]:
             ours=lambda: rms_norm_rotate(x, weight, narrow_turns, eps=1e-6, backend="triton"),
             torchs=lambda: rms_norm_rotate(x, weight, narrow_turns, eps=1e-6, backend="torch"),
             truth=lambda: reference.rms_norm_rotate(wide_x(), weight.double(), turns, eps=1e-6),
+        ),
+        Case(
+            op="rms_norm_rotate halves", moved=2 * of_x + turns.numel() * 8,
+            ours=lambda: rms_norm_rotate(x, each, narrow_turns, eps=1e-6, halves=True, backend="triton"),
+            torchs=lambda: rms_norm_rotate(x, each, narrow_turns, eps=1e-6, halves=True, backend="torch"),
+            truth=lambda: reference.rms_norm_rotate(wide_x(), each.double(), turns, eps=1e-6, halves=True),
+        ),
+        Case(
+            op="rotate", moved=2 * of_x + turns.numel() * 8,
+            ours=lambda: rotate(heads, narrow_turns, halves=True, backend="triton"),
+            torchs=lambda: rotate(heads, narrow_turns, halves=True, backend="torch"),
+            truth=lambda: reference.rotate(heads.double(), turns, halves=True),
+        ),
+        Case(
+            op="add_rms_norm", moved=4 * of_x,
+            ours=lambda: torch.stack(add_rms_norm(x, y, weight, eps=1e-6, backend="triton")),
+            torchs=lambda: torch.stack(add_rms_norm(x, y, weight, eps=1e-6, backend="torch")),
+            truth=lambda: torch.stack(reference.add_rms_norm(wide_x(), wide_y(), weight.double(), eps=1e-6)),
         ),
         Case(
             op="modulated_norm", moved=2 * of_x,

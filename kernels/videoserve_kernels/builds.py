@@ -92,19 +92,25 @@ def drift_builds(sm: int) -> list[Build]:
 
 
 def norm_builds(sm: int) -> list[Build]:
-    found = []
-    for rotate in (False, True):
+    types = {**dict.fromkeys(("x", "residual", "weight", "out", "total"), "*bf16"), "turns": "*fp32", "eps": "fp32"}
+    found = [
+        Build(
+            op="add_rms_norm" if add else "rms_norm", shape="C5120", sm=sm, kernel=norm_kernel.rms_norm_kernel,
+            types=types, constants={"ADD": add, "BLOCK": 8192}, warps=norm_kernel.warps(8192), registers=80,
+            shared=1024, aligned=("x_s", "r_s", "channels"),
+        )
+        for add in (False, True)
+    ]  # fmt: skip
+    # Wan-14B, whose norm is over all heads; Qwen, over each; Llama, without one.
+    for op, shape, heads, half, norm, halves in (
+        ("rms_norm_rotate", "C5120", 64, 64, True, False), ("rms_norm_rotate", "D128 halves", 32, 64, True, True),
+        ("rotate", "D64 halves", 32, 32, False, True),
+    ):  # fmt: skip
         found.append(Build(
-                op="rms_norm_rotate" if rotate else "rms_norm",
-                shape="C5120",
-                sm=sm,
-                kernel=norm_kernel.rms_norm_kernel,
-                types={"x": "*bf16", "weight": "*bf16", "turns": "*fp32", "out": "*bf16", "eps": "fp32"},
-                constants={"ROTATE": rotate, "BLOCK": 8192},
-                warps=norm_kernel.warps(8192),
-                registers=128,
-                shared=33024,
-                aligned=("x_b", "x_s", "channels", "head_dim"),
+            op=op, shape=shape, sm=sm, kernel=norm_kernel.rotate_kernel, types=types,
+            constants={"NORM": norm, "EACH": halves, "HALVES": halves, "BLOCK_N": heads, "BLOCK_H": half},
+            warps=norm_kernel.warps(2 * heads * half), registers=80, shared=1024,
+            aligned=("x_b", "x_s", "x_n", "half"),
         ))  # fmt: skip
     return found
 

@@ -16,6 +16,17 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float, backend: str | None = Non
     return pick("rms_norm", RMS_NORM, backend, x, weight, eps=eps)
 
 
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, backend: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """rms_norm() of x + residual, and x + residual, the residual of what follows.
+
+    x and residual [..., C] of one dtype, weight [C]; both results have it too, and the sum is rounded to it before it
+    is normalised.
+    """
+    return pick("add_rms_norm", ADD_RMS_NORM, backend, x, residual, weight, eps=eps)
+
+
 def torch_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """The formula with few passes over memory."""
     values = x.float()
@@ -32,17 +43,30 @@ def triton_rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return norm_kernel.rms_norm(x, weight, eps=eps)
 
 
-def no_kernel(x: Tensor, weight: Tensor, *, eps: float) -> str | None:
-    if why := no_triton(x, weight):
+def torch_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """One after the other."""
+    total = x + residual
+    return torch_rms_norm(total, weight, eps=eps), total
+
+
+def triton_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """Our Triton kernel, one pass."""
+    from videoserve_kernels import norm_kernel
+
+    return norm_kernel.add_rms_norm(x, residual, weight, eps=eps)
+
+
+def no_kernel(*tensors: Tensor, eps: float) -> str | None:
+    if why := no_triton(*tensors):
         return why
-    if x.shape[-1] > LARGEST_TOKEN:
-        return f"it takes up to {LARGEST_TOKEN} channels, not {x.shape[-1]}"
-    if x.stride(-1) != 1 or not weight.is_contiguous():
+    if (channels := tensors[0].shape[-1]) > LARGEST_TOKEN:
+        return f"it takes up to {LARGEST_TOKEN} channels, not {channels}"
+    if any(tensor.stride(-1) != 1 for tensor in tensors):
         return "it takes contiguous channels only"
     return None
 
 
-def anywhere(x: Tensor, weight: Tensor, *, eps: float) -> str | None:
+def anywhere(*tensors: Tensor, eps: float) -> str | None:
     return None
 
 
@@ -57,4 +81,9 @@ RMS_NORM = (
     Backend(name="triton", fn=triton_rms_norm, why_not=no_kernel),
     Backend(name="torch", fn=torch_rms_norm, why_not=anywhere),
     Backend(name="reference", fn=reference.rms_norm, why_not=anywhere),
+)
+ADD_RMS_NORM = (
+    Backend(name="triton", fn=triton_add_rms_norm, why_not=no_kernel),
+    Backend(name="torch", fn=torch_add_rms_norm, why_not=anywhere),
+    Backend(name="reference", fn=reference.add_rms_norm, why_not=anywhere),
 )

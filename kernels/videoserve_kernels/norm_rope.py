@@ -1,39 +1,52 @@
-"""Root-mean-square norm over all heads and the rotary embedding after it, as Wan's queries and keys take them."""
+"""Root-mean-square norm of queries and keys and the rotary embedding after it, in one pass.
+
+Over all heads of a token, as Wan has it, or over each head, as Qwen has it.
+"""
 
 import torch
 from torch import Tensor
 
 from videoserve_kernels import norm, reference, rope
 from videoserve_kernels.backend import Backend, pick
-from videoserve_kernels.triton_gate import no_triton
 
 
-def rms_norm_rotate(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, backend: str | None = None) -> Tensor:
-    """rms_norm over all heads of a token, split into heads, each pair (2i, 2i + 1) turned by the angle (position, i).
+def rms_norm_rotate(
+    x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False, backend: str | None = None
+) -> Tensor:
+    """rms_norm over all heads of a token or, with a weight of one head, over each; then rope.rotate().
 
-    x [B, S, N·D] with contiguous channels, weight [N·D], turns complex64 [S, D/2]; returns [B, S, N, D] in x's dtype.
+    x [B, S, N·D] with contiguous channels, weight [N·D] or [D], turns complex64 [S, D/2]; returns [B, S, N, D] in x's
+    dtype. `halves` as in rope.rotate().
     """
-    return pick("rms_norm_rotate", BACKENDS, backend, x, weight, turns, eps=eps)
+    return pick("rms_norm_rotate", BACKENDS, backend, x, weight, turns, eps=eps, halves=halves)
 
 
-def in_torch(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> Tensor:
-    """The two doors one after the other."""
-    return rope.rotate(torch.unflatten(norm.rms_norm(x, weight, eps=eps), -1, (-1, 2 * turns.shape[1])), turns)
+def in_torch(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False) -> Tensor:
+    """One after the other."""
+    heads = (-1, 2 * turns.shape[1])
+    if len(weight) == heads[1]:
+        normal = norm.torch_rms_norm(torch.unflatten(x, -1, heads), weight, eps=eps)
+    else:
+        normal = torch.unflatten(norm.torch_rms_norm(x, weight, eps=eps), -1, heads)
+    return rope.in_torch(normal, turns, halves=halves)
 
 
-def anywhere(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> str | None:
+def anywhere(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False) -> str | None:
     return None
 
 
-def in_triton(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> Tensor:
+def in_triton(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False) -> Tensor:
     """Our Triton kernel, one pass."""
     from videoserve_kernels import norm_kernel
 
-    return norm_kernel.rms_norm_rotate(x, weight, turns, eps=eps)
+    heads = torch.unflatten(x, -1, (-1, 2 * turns.shape[1]))
+    return norm_kernel.rotate(heads, turns, weight=weight, eps=eps, halves=halves)
 
 
-def no_kernel(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> str | None:
-    return norm.no_kernel(x, weight, eps=eps) or no_triton(turns)
+def no_kernel(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False) -> str | None:
+    if why := norm.no_kernel(x, weight, eps=eps):
+        return why
+    return rope.no_kernel(torch.unflatten(x, -1, (-1, 2 * turns.shape[1])), turns)
 
 
 BACKENDS = (

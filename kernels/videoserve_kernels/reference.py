@@ -114,17 +114,31 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: fl
     return normal if bias is None else normal + bias
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns each pair (x[2i], x[2i+1]) by the angle of (position, i). x [B, S, N, D], cos and sin [S, D/2]."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """rms_norm() of x + residual, and x + residual. x and residual [..., C], weight [C]."""
+    total = x + residual
+    return rms_norm(total, weight, eps=eps), total
 
 
-def rms_norm_rotate(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float) -> Tensor:
-    """rotate() of the heads of rms_norm() over all of them. x [B, S, N·D], weight [N·D], turns complex [S, D/2]."""
-    heads = torch.unflatten(rms_norm(x, weight, eps=eps), -1, (-1, 2 * turns.shape[1]))
-    return rotate(heads, turns.real, turns.imag)
+def rotate(x: Tensor, turns: Tensor, *, halves: bool = False) -> Tensor:
+    """Turns each pair (x[2i], x[2i+1]), or with `halves` (x[i], x[i + D/2]), by the angle of (position, i).
+
+    x [B, S, N, D], turns complex [S, D/2].
+    """
+    first, second = x.chunk(2, dim=-1) if halves else (x[..., 0::2], x[..., 1::2])
+    cos, sin = turns.real[:, None, :], turns.imag[:, None, :]
+    turned = first * cos - second * sin, first * sin + second * cos
+    return torch.cat(turned, dim=-1) if halves else torch.stack(turned, dim=-1).flatten(-2)
+
+
+def rms_norm_rotate(x: Tensor, weight: Tensor, turns: Tensor, *, eps: float, halves: bool = False) -> Tensor:
+    """rotate() of the heads of rms_norm() over all of them, or over each with a weight of one head.
+
+    x [B, S, N·D], weight [N·D] or [D], turns complex [S, D/2]; returns [B, S, N, D].
+    """
+    head_dim = 2 * turns.shape[1]
+    normal = rms_norm(torch.unflatten(x, -1, (-1, len(weight))), weight, eps=eps).flatten(-2)
+    return rotate(torch.unflatten(normal, -1, (-1, head_dim)), turns, halves=halves)
 
 
 def modulated_norm(x: Tensor, shift: Tensor, scale: Tensor, frame_index: Tensor, *, eps: float) -> Tensor:

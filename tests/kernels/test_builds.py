@@ -33,6 +33,7 @@ def test_every_kernel_is_built_for_every_card() -> None:
         ops = {build.op for build in builds() if build.sm == sm}
         assert ops == {
             "add_low_rank",
+            "add_rms_norm",
             "attend",
             "dequantise_heads",
             "drift",
@@ -42,6 +43,7 @@ def test_every_kernel_is_built_for_every_card() -> None:
             "quantise_heads",
             "rms_norm",
             "rms_norm_rotate",
+            "rotate",
             "scaled_linear",
             "store_kv",
         }

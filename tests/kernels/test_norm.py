@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from videoserve_kernels import reference
-from videoserve_kernels.norm import layer_norm, rms_norm
+from videoserve_kernels.norm import add_rms_norm, layer_norm, rms_norm
 
 Fixture = Callable[..., Tensor]
 
@@ -25,6 +25,14 @@ def test_norms_equal_the_formula(
     close(got, reference.rms_norm(wide[0], wide[1], eps=1e-6))
     close(layer_norm(x, weight, bias, eps=1e-6), reference.layer_norm(*wide, eps=1e-6))
     close(layer_norm(x, None, None, eps=1e-6), reference.layer_norm(wide[0], None, None, eps=1e-6))
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_the_sum_and_its_norm(backend: str, noise: Fixture, close: Callable[..., None]) -> None:
+    x, residual, weight = noise(2, 7, 13), noise(2, 7, 13), noise(13)
+    normal, total = add_rms_norm(x, residual, weight, eps=1e-6, backend=backend)
+    close(total, x.double() + residual.double())
+    close(normal, reference.rms_norm(x.double() + residual.double(), weight.double(), eps=1e-6))
 
 
 def test_a_zero_row_stays_zero_and_a_nan_stays_in_its_row(noise: Fixture) -> None:

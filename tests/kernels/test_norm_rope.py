@@ -20,9 +20,13 @@ def test_equals_the_formula(
 ) -> None:
     x, weight = noise(batch, tokens, heads * head_dim), noise(heads * head_dim)
     angles = noise(tokens, head_dim // 2, dtype=torch.float64) * 9
-    got = rms_norm_rotate(x, weight, torch.polar(torch.ones(()), angles.float()), eps=1e-6, backend=backend)
+    turns, narrow = torch.polar(torch.ones_like(angles), angles), torch.polar(torch.ones(()), angles.float())
+    got = rms_norm_rotate(x, weight, narrow, eps=1e-6, backend=backend)
     normal = reference.rms_norm(x.double(), weight.double(), eps=1e-6).view(batch, tokens, heads, head_dim)
-    close(got, reference.rotate(normal, angles.cos(), angles.sin()))
+    close(got, reference.rotate(normal, turns))
+    got = rms_norm_rotate(x, weight[:head_dim], narrow, eps=1e-6, halves=True, backend=backend)
+    each = x.double().view(batch, tokens, heads, head_dim)
+    close(got, reference.rotate(reference.rms_norm(each, weight[:head_dim].double(), eps=1e-6), turns, halves=True))
 
 
 def test_the_kernel_says_why_it_cannot_run(noise: Fixture) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from videoserve_kernels import reference
 from videoserve_kernels.modulate import gated_residual, modulated_norm
-from videoserve_kernels.norm import rms_norm
+from videoserve_kernels.norm import add_rms_norm, rms_norm
 from videoserve_kernels.norm_rope import rms_norm_rotate
+from videoserve_kernels.rope import rotate
 
 Fixture = Callable[..., Tensor]
 Close = Callable[..., None]
@@ -30,20 +31,36 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype, noise: Fixture, cl
     close(got, reference.rms_norm(x.double(), weight.double(), eps=1e-6))
 
 
-@pytest.mark.parametrize(
-    ("batch", "tokens", "heads", "head_dim"), [(1, 1, 1, 2), (2, 5, 3, 12), (1, 3, 5, 64), (2, 0, 2, 8)]
-)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 7, 13), (0, 5, 8)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rms_norm_over_all_heads_then_rotary(
-    batch: int, tokens: int, heads: int, head_dim: int, dtype: torch.dtype, noise: Fixture, close: Close
+def test_add_rms_norm(shape: tuple[int, ...], dtype: torch.dtype, noise: Fixture, close: Close) -> None:
+    x, residual, weight = noise(*shape, dtype=dtype) * 3, noise(*shape, dtype=dtype), noise(shape[-1])
+    normal, total = add_rms_norm(x, residual, weight, eps=1e-6, backend="triton")
+    assert normal.dtype == dtype
+    assert torch.equal(total, x + residual)
+    close(normal, reference.rms_norm(total.double(), weight.double(), eps=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "heads", "head_dim"), [(1, 1, 1, 2), (2, 3, 3, 12), (1, 2, 5, 64), (2, 0, 2, 8)]
+)
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_then_rotary(
+    batch: int, tokens: int, heads: int, head_dim: int, halves: bool, dtype: torch.dtype, noise: Fixture, close: Close
 ) -> None:
     channels = heads * head_dim
     # A third of a joined projection, as a block has it.
     x = noise(batch, tokens, 3 * channels, dtype=dtype).chunk(3, dim=-1)[1]
     weight, turns = noise(channels), turns_of(tokens, head_dim, noise)
-    got = rms_norm_rotate(x, weight, turns.to(torch.complex64), eps=1e-6, backend="triton")
-    assert got.dtype == dtype
-    close(got, reference.rms_norm_rotate(x.double(), weight.double(), turns, eps=1e-6))
+    # Over all heads, and over each.
+    for gain in (weight, weight[:head_dim]):
+        got = rms_norm_rotate(x, gain, turns.to(torch.complex64), eps=1e-6, halves=halves, backend="triton")
+        assert got.dtype == dtype
+        close(got, reference.rms_norm_rotate(x.double(), gain.double(), turns, eps=1e-6, halves=halves))
+    split = torch.unflatten(x, -1, (heads, head_dim))
+    got = rotate(split, turns.to(torch.complex64), halves=halves, backend="triton")
+    close(got, reference.rotate(split.double(), turns, halves=halves))
 
 
 CASES = [(1, 1, 1, 3, [0]), (2, 3, 5, 13, [0, 1, 1]), (3, 4, 2, 8, [2, 0, 1, 1]), (2, 2, 0, 8, [0, 1])]
