@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,23 @@ def test_a_calibration_is_kept_by_host_backend_and_ranks(tmp_path: Path) -> None
     assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl") == again
     assert len(list(tmp_path.rglob("*.*"))) == 1
     assert Calibration.from_dict(json.loads(json.dumps(kept.to_dict()))) == kept
+
+
+def test_a_host_is_measured_once_by_however_many_processes(tmp_path: Path) -> None:
+    asked = []
+
+    def measure() -> Calibration:
+        asked.append(1)
+        return measured()
+
+    key = (tmp_path, measured().fingerprint, 8, "nccl")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: calibration.once(*key, measure), range(4)))
+    assert found == [measured()] * 4
+    assert len(asked) == 1
+    calibration.forget(*key)
+    calibration.once(*key, measure)
+    assert len(asked) == 2
 
 
 def test_one_rank_measures_what_it_computes() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from videoserve_kernels.comm.topology import look
+from videoserve_kernels.comm.topology import islands_of, look
 
 Write = Callable[..., Path]
 
@@ -117,6 +117,15 @@ def test_the_fingerprint_is_that_of_the_machine_and_not_of_the_moment(fake_host:
     idle = root / "sys/bus/pci/devices/0000:1f:00.0/current_link_speed"
     idle.write_text("2.5 GT/s PCIe\n")
     assert look(root).fingerprint == before in prints
+
+
+def test_the_islands_of_ranks_follow_the_cards_they_sit_on(fake_host: Write) -> None:
+    host = look(fake_host("two sockets"))
+    places = [card.address for card in host.cards]
+    assert islands_of(host, places) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    turns = [places[index] for index in (0, 4, 1, 5)]
+    assert islands_of(host, turns) == ((0, 2), (1, 3))
+    assert islands_of(host, ["0000:ff:00.0", *places]) == ()
 
 
 def test_this_machine_can_be_looked_at() -> None:

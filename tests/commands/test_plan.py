@@ -69,7 +69,7 @@ def test_the_table_says_what_is_chosen_and_why(box: Path) -> None:
 def test_fewer_ranks_another_codec_and_another_aim(box: Path) -> None:
     four = told("--model", "wan-14b", "--links", box, "--ranks", "4", "--wire", "int8")
     assert {ParallelPlan.parse(one["plan"]).ranks for one in four["guided"]} == {4}
-    assert any(one["plan"].endswith("int8") for one in four["guided"])
+    assert all("int8" in one["plan"] or one["plan"] == "cfg2" for one in four["guided"])
     many = told("--model", "wan-14b", "--links", box, "--aim", "throughput")
     assert {one["jobs"] for one in many["guided"]} == {1, 2, 4, 8}
 
@@ -125,10 +125,10 @@ def test_this_machine_is_measured_once_and_remembered(tmp_path: Path) -> None:
     words = ("--data", tmp_path, "--ranks", "2", "--device", "cpu")
     first = told(*words)
     assert first["box"]["source"] == "measured here with gloo on cpu"
-    (kept,) = (tmp_path / "calibrations").iterdir()
+    (kept,) = (tmp_path / "calibrations").glob("*.json")
     before = kept.stat().st_mtime_ns
     # What the engine found on warm-up steps comes first.
-    key = "demo:128x128x17:g1:2:float32"
+    key = "demo:128x128x17:g1:2:float32:none"
     Choices(tmp_path, first["box"]["fingerprint"]).keep(
         key, Choice(plan=ParallelPlan.parse("u2-g2"), step_s=1.0, measured_s=0.5)
     )

@@ -1,13 +1,12 @@
-"""Measuring this machine: what is kept, which islands ranks believe in, and ranks that fail."""
+"""Measuring this machine: what is kept, and ranks that fail."""
 
-from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 import torch
 
-from videoserve.local.measure import MeasureFailed, first_answer, islands_of_ranks, kept_or_measured
+from videoserve.local.measure import MeasureFailed, first_answer, kept_or_measured
 from videoserve_kernels.comm.topology import look
 
 CPU = torch.device("cpu")
@@ -18,15 +17,6 @@ def test_one_rank_is_measured_once(tmp_path: Path) -> None:
     assert first.fingerprint == look().fingerprint
     assert kept_or_measured(tmp_path, 1, CPU, torch.float32) == first
     assert kept_or_measured(tmp_path, 1, CPU, torch.float32, again=True) != first
-
-
-def test_the_islands_of_ranks_follow_the_cards_they_sit_on(fake_host: Callable[..., Path]) -> None:
-    host = look(fake_host("two sockets"))
-    places = [card.address for card in host.cards]
-    assert islands_of_ranks(host, places, 8) == ((0, 1, 2, 3), (4, 5, 6, 7))
-    turns = [places[index] for index in (0, 4, 1, 5)]
-    assert islands_of_ranks(host, turns, 4) == ((0, 2), (1, 3))
-    assert islands_of_ranks(host, ["0000:ff:00.0", *places], 2) == ()
 
 
 def test_a_rank_that_fails_or_ends_or_says_nothing_is_told() -> None:

@@ -76,14 +76,15 @@ def test_sizes_that_the_model_cannot_make_are_refused(
 
 def test_choices_are_told_apart_by_all_they_depend_on() -> None:
     keys = {
-        choice_key(model, 64, height, 5, guided=guided, ranks=ranks, dtype=dtype)
+        choice_key(model, 64, height, 5, guided=guided, ranks=ranks, dtype=dtype, wire=wire)
         for model in ("a", "b")
         for height in (64, 32)
         for guided in (True, False)
         for ranks in (2, 8)
         for dtype in ("float32", "bfloat16")
+        for wire in ("none", "int8")
     }
-    assert len(keys) == 32
+    assert len(keys) == 64
 
 
 def write(folder: Path, content: str, name: str = "box.toml") -> Path:

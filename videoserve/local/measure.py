@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from videoserve_kernels.comm import calibration
-from videoserve_kernels.comm.calibrate import BUDGET_S, calibrate
+from videoserve_kernels.comm.calibrate import calibrate
 from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration
 from videoserve_kernels.comm.peers import addresses
-from videoserve_kernels.comm.topology import Host, Islands, grouped, look
+from videoserve_kernels.comm.topology import islands_of, look
 
-# Seconds beyond the budget until ranks that do not answer are given up: they start, and import torch.
-PATIENCE_S = 120.0
+# Until ranks that do not answer are given up: they start, import torch, and measure.
+PATIENCE_S = 180.0
 
 
 class MeasureFailed(Exception):
@@ -25,20 +25,25 @@ class MeasureFailed(Exception):
 
 
 def kept_or_measured(
-    data: Path, ranks: int, device: torch.device, dtype: torch.dtype, *, again: bool = False, budget_s: float = BUDGET_S
+    data: Path,
+    ranks: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    again: bool = False,
+    budget_s: float | None = None,
 ) -> Calibration:
     """What was kept for this host and so many ranks; measured, and kept, when nothing was or `again` is asked.
 
     ValueError for more ranks than there are cards.
     """
-    kept = None if again else calibration.load(data, look().fingerprint, ranks, backend_of(ranks, device))
-    if kept is None:
-        kept = measure(ranks, device, dtype, budget_s)
-        calibration.save(data, kept)
-    return kept
+    fingerprint, backend = look().fingerprint, backend_of(ranks, device)
+    if again:
+        calibration.forget(data, fingerprint, ranks, backend)
+    return calibration.once(data, fingerprint, ranks, backend, lambda: measure(ranks, device, dtype, budget_s))
 
 
-def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float) -> Calibration:
+def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float | None) -> Calibration:
     """Starts the ranks, has them measure each other, and ends them. MeasureFailed when one of them fails."""
     host = look()
     if device.type == "cuda" and ranks > torch.cuda.device_count():
@@ -60,7 +65,7 @@ def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: floa
             for process, (_, theirs) in zip(processes, pipes, strict=True):
                 process.start()
                 theirs.close()
-            return first_answer([ours for ours, _ in pipes], budget_s + PATIENCE_S)
+            return first_answer([ours for ours, _ in pipes], PATIENCE_S)
         finally:
             for process in processes:
                 process.kill()
@@ -90,7 +95,7 @@ def run_rank(
     kind: str,
     dtype: torch.dtype,
     fingerprint: str,
-    budget_s: float,
+    budget_s: float | None,
     pipe: Connection,
 ) -> None:
     """One of the processes: joins the others, measures, answers."""
@@ -104,7 +109,7 @@ def run_rank(
         dist.init_process_group(
             backend_of(ranks, device), init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
         )
-        believed = islands_of_ranks(look(), addresses(), ranks) if device.type == "cuda" else ()
+        believed = islands_of(look(), addresses()[:ranks]) if device.type == "cuda" else ()
         answer: object = calibrate(fingerprint, device=device, dtype=dtype, believed=believed, budget_s=budget_s)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
@@ -115,12 +120,3 @@ def backend_of(ranks: int, device: torch.device) -> str:
     if ranks == 1:
         return NO_BACKEND
     return "nccl" if device.type == "cuda" else "gloo"
-
-
-def islands_of_ranks(host: Host, places: list[str], ranks: int) -> Islands:
-    """The islands of the host in numbers of ranks, rank i on the card at places[i]; cards without a rank left out."""
-    at = {card.address: number for number, card in enumerate(host.cards)}
-    home = {card: island for island, cards in enumerate(host.islands) for card in cards}
-    if not all(place in at for place in places[:ranks]):
-        return ()
-    return grouped(range(ranks), lambda rank: home[at[places[rank]]])

@@ -40,17 +40,18 @@ class Ranking:
 
     workload: Workload
     machine: Machine
+    wire: str
     aim: Aim
     guided: list[Forecasted]
     plain: list[Forecasted]
 
     @classmethod
     def of(cls, workload: Workload, machine: Machine, ranks: int, wire: str, aim: Aim) -> "Ranking":
-        """`wire` is a codec that plans may use besides none. ValueError when the box is too small, or nothing fits."""
+        """`wire` is the codec that plans use. ValueError when the box is too small, or nothing fits."""
         tokens = workload.tokens()
         guided, plain = (
             Terms(
-                codecs=tuple(dict.fromkeys(("none", wire))),
+                codecs=(wire,),
                 aim=aim,
                 memory=lambda plan, branches=branches: workload.transformer.rank_bytes(tokens, branches, plan),  # type: ignore[misc]
                 card_bytes=machine.card_bytes,
@@ -63,7 +64,7 @@ class Ranking:
         else:
             single = replace(model, branches=1)
             both = (rank(model, machine.box, ranks, guided), rank(single, machine.box, ranks, plain))
-        return cls(workload=workload, machine=machine, aim=aim, guided=both[0], plain=both[1])
+        return cls(workload=workload, machine=machine, wire=wire, aim=aim, guided=both[0], plain=both[1])
 
     def confirmed(self, choices: Choices, dtype: str) -> "Ranking":
         """The same with the plans first that were kept for this workload on warm-up steps, and what they took."""
@@ -75,7 +76,9 @@ class Ranking:
 
     def _key(self, first: Forecasted, guided: bool, dtype: str) -> str:
         work, ranks = self.workload, first.plan.ranks
-        return choice_key(work.name, work.width, work.height, work.frames, guided=guided, ranks=ranks, dtype=dtype)
+        return choice_key(
+            work.name, work.width, work.height, work.frames, guided=guided, ranks=ranks, dtype=dtype, wire=self.wire
+        )
 
     def sentences(self) -> list[str]:
         """What was chosen and why, what it means for a whole video, and how to run it."""

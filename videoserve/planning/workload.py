@@ -93,9 +93,11 @@ def widest(card: ModelCard) -> tuple[int, int]:
     return width, int(card.area / width) // down * down
 
 
-def choice_key(model: str, width: int, height: int, frames: int, *, guided: bool, ranks: int, dtype: str) -> str:
+def choice_key(
+    model: str, width: int, height: int, frames: int, *, guided: bool, ranks: int, dtype: str, wire: str
+) -> str:
     """The key under which a choice of plan is kept: whatever changes which plan is the fastest on one host."""
-    return f"{model}:{width}x{height}x{frames}:g{int(guided)}:{ranks}:{dtype}"
+    return f"{model}:{width}x{height}x{frames}:g{int(guided)}:{ranks}:{dtype}:{wire}"
 
 
 def preset(name: str, itemsize: int) -> Workload | None:

@@ -1,8 +1,9 @@
 """What was measured between and on the ranks of a host, as a value that is kept under the host's fingerprint."""
 
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,22 @@ def path(data: Path, fingerprint: str, ranks: int, backend: str) -> Path:
     return data / "calibrations" / f"{fingerprint}-{backend}-{ranks}.json"
 
 
+def once(data: Path, fingerprint: str, ranks: int, backend: str, measure: Callable[[], Calibration]) -> Calibration:
+    """What was kept for this host, or what `measure` gives now, which is kept.
+
+    Processes that measure one host wait for each other, so that they neither disturb each other nor do it twice.
+    """
+    target = path(data, fingerprint, ranks, backend)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{fingerprint}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = load(data, fingerprint, ranks, backend)
+        if kept is None:
+            kept = measure()
+            save(data, kept)
+        return kept
+
+
 def save(data: Path, calibration: Calibration) -> None:
     """Keeps it in the data folder, in place of an earlier one of the same host, backend and number of ranks."""
     target = path(data, calibration.fingerprint, calibration.ranks, calibration.backend)
@@ -115,6 +132,11 @@ def save(data: Path, calibration: Calibration) -> None:
     half = target.with_suffix(f".{os.getpid()}")
     half.write_text(json.dumps(calibration.to_dict(), indent=1))
     half.replace(target)
+
+
+def forget(data: Path, fingerprint: str, ranks: int, backend: str) -> None:
+    """Lets go of what was kept, so that it is measured anew."""
+    path(data, fingerprint, ranks, backend).unlink(missing_ok=True)
 
 
 def load(data: Path, fingerprint: str, ranks: int, backend: str) -> Calibration | None:

@@ -110,6 +110,15 @@ class Host:
         return grouped(range(len(self.cards)), lambda number: self.cards[number].bridges[:2])
 
 
+def islands_of(host: Host, places: Sequence[str]) -> Islands:
+    """The islands in numbers of ranks, rank i on the card at the PCI address places[i]; none for an unknown address."""
+    at = {card.address: number for number, card in enumerate(host.cards)}
+    home = {card: island for island, cards in enumerate(host.islands) for card in cards}
+    if not all(place in at for place in places):
+        return ()
+    return grouped(range(len(places)), lambda rank: home[at[places[rank]]])
+
+
 def grouped(numbers: Sequence[int], key: Callable[[int], Hashable]) -> Islands:
     """The numbers that share a key, in the order in which the keys first appear."""
     groups: dict[Hashable, list[int]] = {}
