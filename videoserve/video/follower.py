@@ -11,6 +11,7 @@ from videoserve.video.decode import draw
 from videoserve.video.denoise import predict
 from videoserve.video.environment import pick_device, pick_dtype
 from videoserve.video.families.conditioning import Conditioning
+from videoserve.video.links import measure
 from videoserve.video.load import Model, load_model
 from videoserve.video.memory import out_of_memory, release
 from videoserve.video.ranks import GRACE_S, Guest, Meshes, Plans, receive
@@ -80,6 +81,8 @@ class Follower:
     def _do(self, header: dict[str, Any]) -> None:
         if header["kind"] == "begin":
             self._begin(header)
+        elif header["kind"] == "measure":
+            measure(header, self._model.device, self._limit_s)
         elif header["kind"] in ("denoise", "decode"):
             mesh = self._mesh(header)
             {"denoise": self._denoise, "decode": self._decode}[header["kind"]](header, mesh)

@@ -8,13 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from videoserve.video.links import measure, request_for
 from videoserve.video.memory import release
 from videoserve.video.ranks import GRACE_S, Meshes, Plans, described, send
 from videoserve.video.run import Run, need
+from videoserve_kernels.comm.calibration import Calibration
 from videoserve_kernels.comm.channel import Channel
 from videoserve_kernels.comm.exchange import CommunicationError
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
+from videoserve_kernels.comm.topology import Host
 
 
 class RankFailedError(RuntimeError):
@@ -56,7 +59,8 @@ class Leader:
     def begin(self, plans: Plans, config: str) -> None:
         """Makes the meshes on every rank, in place of those there were; `config` is the model's, the same everywhere.
 
-        Jobs begun before must not go on. Waits for the ranks that still load. ValueError when the plans need another number of ranks.
+        Jobs begun before must not go on. Waits for the ranks that still load. ValueError when the plans need another
+        number of ranks.
         """
         if plans.guided.ranks != self.size:
             raise ValueError(f"The plan {plans.guided.name} needs {plans.guided.ranks} ranks; here are {self.size}.")
@@ -66,6 +70,16 @@ class Leader:
             self._channel.tell({"kind": "begin", "plans": names, "model": config, "limit_s": self._limit_s})
         self._known.clear()
         self.meshes = Meshes(plans, self._device, self._limit_s)
+
+    def measure(self, host: Host, dtype: torch.dtype) -> Calibration:
+        """What the links between the ranks give and how fast these compute in `dtype`; all ranks take part.
+
+        CommunicationError when a rank is gone.
+        """
+        assert self._channel is not None
+        request = request_for(host, self.size, self._device, dtype)
+        self._tell({"kind": "measure", **request})
+        return measure(request, self._device, self._limit_s)
 
     @contextmanager
     def denoise(self, runs: Sequence[Run], expert: int, latents: Tensor, timesteps: Tensor) -> Iterator[Mesh]:

@@ -1,0 +1,32 @@
+"""The measurement of the links between the ranks of an engine: what rank 0 says of it, and each rank's part."""
+
+from typing import Any
+
+import torch
+
+from videoserve_kernels.comm.calibrate import calibrate
+from videoserve_kernels.comm.calibration import Calibration
+from videoserve_kernels.comm.peers import addresses
+from videoserve_kernels.comm.topology import Host, islands_of
+
+
+def request_for(host: Host, ranks: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What every rank has to know, as JSON holds it; `device` is rank 0's, and the others have those after it."""
+    first = device.index or 0
+    places = addresses()[first : first + ranks] if device.type == "cuda" else []
+    return {
+        "fingerprint": host.fingerprint,
+        "dtype": str(dtype).removeprefix("torch."),
+        "believed": islands_of(host, places) if len(places) == ranks else (),
+    }
+
+
+def measure(request: dict[str, Any], device: torch.device, time_limit_s: float) -> Calibration:
+    """This rank's part, on its device; all ranks come to the same figures. CommunicationError when one is lost."""
+    return calibrate(
+        request["fingerprint"],
+        device=device,
+        dtype=getattr(torch, request["dtype"]),
+        believed=tuple(tuple(island) for island in request["believed"]),
+        time_limit_s=time_limit_s,
+    )
