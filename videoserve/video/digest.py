@@ -2,38 +2,24 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
+from videoserve.video.memo import Memo
 
-class DigestMemo:
-    """Digests of files that have not changed since they were read, kept in one JSON file.
 
-    A file is the same when inode, size and modification time are. `path` None keeps them in memory only.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._known: dict[str, str] = json.loads(path.read_text()) if path is not None and path.is_file() else {}
+class DigestMemo(Memo):
+    """Digests of files that have not changed since they were read: inode, size and modification time are the same."""
 
     def digest(self, file: Path) -> str:
         """sha256 of the contents, as hex; read only when the file is not known."""
         about = file.stat()
         key = f"{about.st_dev}:{about.st_ino}:{about.st_size}:{about.st_mtime_ns}"
-        if key not in self._known:
+        digest: str | None = self.get(key)
+        if digest is None:
             with file.open("rb") as content:
-                self._known[key] = hashlib.file_digest(content, "sha256").hexdigest()
-            self._keep()
-        return self._known[key]
-
-    def _keep(self) -> None:
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Two workers may write at once: each replaces the whole file.
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(self._known))
-        fresh.replace(self._path)
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+            self.keep(key, digest)
+        return digest
 
 
 def model_digest(directory: Path, memo: DigestMemo) -> str:

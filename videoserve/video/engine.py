@@ -15,11 +15,13 @@ from videoserve.planning.plan import shape_key
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job, VideoPlan, rank
 from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpoint, save_checkpoint
+from videoserve.video.choose import choose
 from videoserve.video.digest import DigestMemo
 from videoserve.video.environment import describe, pick_device, pick_dtype
 from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
 from videoserve.video.leader import Leader, open_channel
 from videoserve.video.load import load_components
+from videoserve.video.memo import Memo
 from videoserve.video.memory import release
 from videoserve.video.preview import Preview
 from videoserve.video.progress import Costs, remaining
@@ -27,7 +29,7 @@ from videoserve.video.ranks import Plans
 from videoserve.video.run import Run
 from videoserve.video.schedule import Schedule
 from videoserve.video.stages import Stages
-from videoserve.video.warmup import warm_up
+from videoserve.video.warmup import warm_up, warmth_key
 from videoserve_kernels.comm.exchange import CommunicationError
 
 log = logging.getLogger(__name__)
@@ -51,15 +53,18 @@ class VideoEngine:
         self._costs = Costs()
         self._limits: dict[str, int] = {}
         self._schedule = Schedule(self._limit)
+        # Under which key the next process finds what this one measures; None without a warm-up.
+        self._warm: str | None = None
         # Set by a failure: its exception still holds tensors while it is being handled.
         self._untidy = False
 
     def load(self, *, warm: bool = True) -> None:
         """Loads the model, fits the preview, and generates once at the default shape, so that no client waits for it.
 
-        Without `warm` nothing is generated: for a process that makes one video, which would only wait longer. Jobs go
-        alone then unless settings.batch says otherwise. Raises ValueError, a sentence, for a directory, device or dtype
-        that cannot be used.
+        Not where an earlier process has, with the same model, device and settings: what it found out is kept in the
+        data folder. Without `warm` nothing is generated at all: for a process that makes one video, which would only
+        wait longer. Jobs go alone then unless settings.batch says otherwise. Raises ValueError, a sentence, for a
+        directory, device or dtype that cannot be used.
         """
         settings = self._settings
         device = pick_device(settings.device)
@@ -69,11 +74,13 @@ class VideoEngine:
         self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks)
         ranks.begin(Plans.named(settings.parallel, ranks.size, settings.wire), self.components.config)
         self.environment = describe(device, dtype, "sdpa")
-        preview = Preview.fit(self.components)
+        self._memo = Memo(settings.data / "learned.json")
+        preview = Preview.remembered(self.components, self._memo)
         self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
         if warm:
-            self._limits = warm_up(self.components, ModelCard.read(self._model_dir), self._costs, settings.batch)
-            release(device)
+            if settings.parallel == "auto" and ranks.size > 1:
+                choose(self.components, settings, self._model_dir)
+            self._warm_up()
 
     def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:
         """Takes a job in, where `checkpoint` left it.
@@ -147,6 +154,23 @@ class VideoEngine:
             del self.components, self._stages
             release(device)
 
+    def _warm_up(self) -> None:
+        self._warm = warmth_key(self.components, self.environment, self._settings.batch)
+        known = self._memo.get(self._warm)
+        if known is not None:
+            self._limits.update(known["limits"])
+            self._costs.restore(known["costs"])
+            return
+        card = ModelCard.read(self._model_dir)
+        self._limits.update(warm_up(self.components, card, self._costs, self._settings.batch))
+        release(self.components.device)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keeps what has been measured for the next process."""
+        if self._warm is not None:
+            self._memo.keep(self._warm, {"limits": self._limits, "costs": self._costs.to_dict()})
+
     def _forget(self, job_id: str) -> None:
         if self._schedule.drop(job_id) is not None:
             self.components.ranks.drop(job_id)
@@ -164,6 +188,7 @@ class VideoEngine:
             stages[run.stage](run, emit)
         if run.stage == "done":
             self._forget(run.id)
+            self._remember()
 
     def _denoise(self, runs: list[Run], emit: Emit) -> None:
         try:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from videoserve.video.load import Components
+from videoserve.video.memo import Memo
 
 # The shorter side of a preview, at least.
 SIDE = 128
@@ -40,6 +41,17 @@ class Preview:
             latents = torch.cat([components.vae.encode(clip) for clip in clips])
             colours = functional.avg_pool2d(pictures, layout.spatial_factor)
         return cls(least_squares(latents[:, :, 0], colours), least_squares(latents[:, :, 1], colours))
+
+    @classmethod
+    def remembered(cls, components: Components, memo: Memo) -> "Preview":
+        """As fitted by an earlier process, or fitted now: it takes longer than to load a small model."""
+        key = f"preview 1 {components.digest} {components.config}"
+        known = memo.get(key)
+        if known is not None:
+            return cls(*(torch.tensor(rows) for rows in known))
+        fitted = cls.fit(components)
+        memo.keep(key, [fitted.first.tolist(), fitted.later.tolist()])
+        return fitted
 
     def colours(self, latents: Tensor, frame: int) -> Tensor:
         """One latent frame [C, H, W] to uint8 [H, W, 3]."""

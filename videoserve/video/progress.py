@@ -34,6 +34,10 @@ class Costs:
         known = self._measured.setdefault(key, {})
         known[stage] = seconds if stage not in known else (1 - NEWEST) * known[stage] + NEWEST * seconds
 
+    def restore(self, measured: Mapping[str, Seconds]) -> None:
+        """Begins with what an earlier process has measured, as `to_dict` told it."""
+        self._measured = {key: dict(known) for key, known in measured.items()}
+
     def exact(self, plan: VideoPlan) -> Seconds | None:
         """What was measured for this very shape; None until every stage has been."""
         known = self._measured.get(shape_key(plan))

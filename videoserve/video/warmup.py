@@ -1,5 +1,6 @@
 """One generation before the first client: everything is allocated, compiled and measured after it."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,9 @@ from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoPlan, VideoRequest
 from videoserve.video.decode import decode
 from videoserve.video.denoise import advance, finished, velocities
+from videoserve.video.digest import text_digest
 from videoserve.video.encode import draw_noise, encode
+from videoserve.video.environment import Environment
 from videoserve.video.load import Components
 from videoserve.video.memory import out_of_memory, release
 from videoserve.video.progress import Costs
@@ -70,6 +73,19 @@ def warm_up(components: Components, card: ModelCard, costs: Costs, batch: int) -
 def drawn(components: Components, run: Run) -> NDArray[np.uint8]:
     """The frames of a run."""
     return np.concatenate(list(decode(components, finished(run), run.id)))
+
+
+def warmth_key(components: Components, environment: Environment, batch: int) -> str:
+    """What the measurements of a warm-up depend on: model, device, versions, threads, the ranks' plans, `batch`."""
+    plans = components.ranks.meshes.plans
+    about = {
+        "warm-up": 1,
+        "model": [components.digest, components.config],
+        "environment": environment.to_dict(),
+        "plans": [plans.guided.name, plans.plain.name],
+        "batch": batch,
+    }
+    return f"warm-up {text_digest(json.dumps(about, sort_keys=True))}"
 
 
 def default_plan(components: Components, card: ModelCard) -> VideoPlan:
