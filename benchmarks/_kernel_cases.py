@@ -216,6 +216,9 @@ def product_cases(size: Size) -> list[Case]:
         normal(size, size.rank, width) / width**0.5,
         normal(size, width, size.rank),
     )
+    two_a, two_b = torch.stack((a, -a)), torch.stack((b, 2 * b))
+    # Two requests of the batch have an adapter each, the third has none.
+    slots = torch.arange(size.tokens, device=size.device, dtype=torch.int32) * 3 // size.tokens - 1
     operations, of_x = 2 * size.tokens * width**2, x.numel() * x.element_size()
     return [
         Case(
@@ -223,6 +226,12 @@ def product_cases(size: Size) -> list[Case]:
             ours=lambda: add_low_rank(y.clone(), x, a, b, backend="triton"),
             torchs=lambda: add_low_rank(y.clone(), x, a, b, backend="torch"),
             truth=lambda: reference.add_low_rank(y.double(), x.double(), a.double(), b.double()),
+        ),
+        Case(
+            op="add_low_rank slots", moved=3 * of_x, operations=4 * size.tokens * width * size.rank,
+            ours=lambda: add_low_rank(y.clone(), x, two_a, two_b, slots=slots, backend="triton"),
+            torchs=lambda: add_low_rank(y.clone(), x, two_a, two_b, slots=slots, backend="torch"),
+            truth=lambda: reference.add_low_rank(y.double(), x.double(), two_a.double(), two_b.double(), slots=slots),
         ),
         *(
             Case(

@@ -136,12 +136,16 @@ def modulate_builds(sm: int) -> list[Build]:
 def low_rank_builds(sm: int) -> list[Build]:
     return [
         Build(
-            op="add_low_rank", shape=f"R{rank}", sm=sm, kernel=low_rank_kernel.low_rank_kernel,
-            types=dict.fromkeys(("y", "x", "a", "b"), "*bf16"),
-            constants={"BLOCK_M": low_rank_kernel.ROWS, "BLOCK_C": low_rank_kernel.CHANNELS, "BLOCK_R": rank},
-            warps=4, registers=192, shared=SHARED_LIMIT[sm], aligned=("inputs", "outputs", "rank", "share"),
+            op="add_low_rank", shape=f"R{rank} {option}".strip(), sm=sm, kernel=low_rank_kernel.low_rank_kernel,
+            types={**dict.fromkeys(("y", "x", "a", "b"), "*bf16"), "slots": "*i32"},
+            constants={
+                "HAS_SLOTS": option == "slots", "BLOCK_M": low_rank_kernel.ROWS,
+                "BLOCK_C": low_rank_kernel.CHANNELS, "BLOCK_R": rank,
+            },
+            warps=low_rank_kernel.warps(rank), registers=208, shared=SHARED_LIMIT[sm],
+            aligned=("inputs", "outputs", "rank", "share"),
         )
-        for rank in (16, 128)
+        for rank, option in ((16, ""), (128, ""), (16, "slots"), (128, "slots"))
     ]  # fmt: skip
 
 

@@ -230,9 +230,17 @@ def drift(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     return sums.sum(dim=1)
 
 
-def add_low_rank(y: Tensor, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """y += (x Aᵀ) Bᵀ, in place. y [..., O], x [..., I], a [R, I], b [O, R]."""
-    return y.add_((x @ a.t()) @ b.t())
+def add_low_rank(y: Tensor, x: Tensor, a: Tensor, b: Tensor, *, slots: Tensor | None = None) -> Tensor:
+    """y += (x Aᵀ) Bᵀ, in place. y [..., O], x [..., I], a [R, I], b [O, R].
+
+    With slots [...] each row takes its own of a [L, R, I] and b [L, O, R], or none at -1.
+    """
+    if slots is None:
+        return y.add_((x @ a.t()) @ b.t())
+    used = slots >= 0
+    of_row = slots[used].long()
+    y[used] += torch.einsum("tor,tri,ti->to", b[of_row], a[of_row], x[used])
+    return y
 
 
 def numbers(codes: Codes) -> Tensor:

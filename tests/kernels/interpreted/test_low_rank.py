@@ -41,3 +41,22 @@ def test_nan_stays_in_its_row(noise: Fixture) -> None:
     out = add_low_rank(y, x, noise(4, 8), noise(8, 4), backend="triton")
     assert out[2].isnan().all()
     assert out.isnan().sum() == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_row_has_its_own_slot_with_the_bits_of_its_slot_alone(
+    dtype: torch.dtype, noise: Fixture, close: Callable[..., None]
+) -> None:
+    rows, inputs, outputs, rank = 70, 65, 130, 5
+    x, y = noise(rows, inputs, dtype=dtype), noise(rows, outputs, dtype=dtype)
+    a, b = noise(4, rank, inputs, dtype=dtype) / inputs**0.5, noise(4, outputs, rank, dtype=dtype) / 2
+    # Slot 2 is in no tile, the second tile has none at all.
+    slots = torch.where(torch.arange(rows) < 64, torch.tensor([-1, 0, 1, 3])[torch.arange(rows) % 4], -1).int()
+    a[2], b[2] = torch.nan, torch.nan
+    before = y.clone()
+    assert add_low_rank(y, x, a, b, slots=slots, backend="triton") is y
+    close(y, reference.add_low_rank(before.double(), x.double(), a.double(), b.double(), slots=slots))
+    assert torch.equal(y[slots < 0], before[slots < 0])
+    for slot in (0, 1, 3):
+        alone = add_low_rank(before.clone(), x, a[slot], b[slot], backend="triton")
+        assert torch.equal(y[slots == slot], alone[slots == slot])
