@@ -1,12 +1,13 @@
 """When the turn of a waiting job comes, and which deadlines are refused because of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from videoserve.broker import Broker, glance
+from videoserve.broker.state import Turn
 from videoserve.errors import DeadlineUnreachable
 from videoserve.types import Appetite, Event, Job
 
@@ -201,6 +202,22 @@ async def test_a_glance_keeps_a_wait_that_is_about_right(
     while not broker._listening:
         await broker.glance("b")
     assert [await seen(eta_s) for eta_s in (100.0, 96.0, 90.0, 86.0, 40.0)] == [100.0, 100.0, 90.0, 90.0, 40.0]
+
+
+async def test_a_job_claimed_while_it_is_read_is_read_again(
+    broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue(broker, make_job, a=1.0)
+    real = broker.turns
+
+    async def turns(kind: str, job_ids: Sequence[str]) -> list[Turn | None]:
+        await start(broker, "w")
+        return await real(kind, job_ids)
+
+    monkeypatch.setattr(broker, "turns", turns)
+    found = await broker.get("a")
+    assert found is not None
+    assert (found[1].status, found[1].queue_position) == ("in_progress", None)
 
 
 @pytest.fixture

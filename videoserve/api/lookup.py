@@ -25,7 +25,7 @@ async def find(service: Service, video_id: str, caller: Caller) -> tuple[Job, Jo
 
 async def show(service: Service, job: Job, state: JobState) -> dict[str, Any]:
     work_s = service.work_s(job, await service.costs()) if state.status == "queued" else None
-    return video_object(job, state, work_s=work_s, workers=service.settings.workers)
+    return video_object(job, state, work_s=work_s)
 
 
 def not_ready(video_id: str, state: JobState) -> Conflict:

@@ -11,9 +11,9 @@ POLL_UNKNOWN_MS: Final = 1000
 POLLS: Final = 10
 
 
-def video_object(job: Job, state: JobState, *, work_s: float | None, workers: int) -> dict[str, Any]:
-    """Ready for JSON. `work_s` is the estimated work of this job, `workers` how many share the queue."""
-    return constant_part(job) | changing_part(job, state, work_s=work_s, workers=workers)
+def video_object(job: Job, state: JobState, *, work_s: float | None, workers: int = 1) -> dict[str, Any]:
+    """Ready for JSON. `work_s` is the estimated work of this job. Nothing depends on `workers`: the state knows more."""
+    return constant_part(job) | changing_part(job, state, work_s=work_s)
 
 
 def constant_part(job: Job) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def constant_part(job: Job) -> dict[str, Any]:
     }
 
 
-def changing_part(job: Job, state: JobState, *, work_s: float | None, workers: int) -> dict[str, Any]:
+def changing_part(job: Job, state: JobState, *, work_s: float | None) -> dict[str, Any]:
     """What a client polls for."""
     return {
         "status": state.status,
         "progress": state.progress,
         "stage": state.stage,
-        "eta_s": eta_s(state, work_s=work_s, workers=workers),
+        "eta_s": eta_s(state, work_s=work_s),
         "queue_position": state.queue_position,
         "completed_at": _whole(state.completed_at),
         "expires_at": _whole(state.expires_at),
@@ -55,7 +55,7 @@ def changing_part(job: Job, state: JobState, *, work_s: float | None, workers: i
     }
 
 
-def eta_s(state: JobState, *, work_s: float | None, workers: int) -> float | None:
+def eta_s(state: JobState, *, work_s: float | None) -> float | None:
     """Seconds to the end: what the worker says of a running job; of a queued one the wait for its turn and its work."""
     if state.status == "in_progress":
         return state.eta_s

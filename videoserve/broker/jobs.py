@@ -104,6 +104,9 @@ class JobCalls(Calls):
             return None
         if state.status == "queued":
             [turn] = await self.turns(job.kind, [job_id])
+            if turn is None:
+                # Claimed, or gone, since it was read.
+                return await self.get(job_id, tenant)
             job, state = read_job(values, turn)
         return job, state
 
