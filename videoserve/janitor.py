@@ -10,6 +10,7 @@ from videoserve.storage.files import FileStore
 
 log = logging.getLogger(__name__)
 
+LEASES_EVERY_S = 1.0
 EXPIRE_EVERY_S = 30.0
 SWEEP_EVERY_S = 3600.0
 # A blob is stored before the job that names it is submitted: one that was put this recently is left alone.
@@ -52,6 +53,22 @@ async def keep_clean(broker: Broker, files: FileStore) -> None:
             log.warning("the janitor could not work", extra={"reason": str(error)})
         rounds += 1
         await asyncio.sleep(EXPIRE_EVERY_S)
+
+
+async def watch_leases(broker: Broker, lease_s: float) -> None:
+    """Runs for as long as its process does: a job whose worker is gone waits for no other worker to notice.
+
+    After a time without the store, the workers that live get the time of a lease to renew theirs.
+    """
+    while True:
+        pause_s = LEASES_EVERY_S
+        try:
+            for job_id in await broker.reap():
+                log.warning("a worker stopped renewing its lease, the job is queued again", extra={"job": job_id})
+        except ServeError as error:
+            log.debug("leases cannot be seen", extra={"reason": error.message})
+            pause_s = lease_s
+        await asyncio.sleep(pause_s)
 
 
 async def expire(broker: Broker, files: FileStore) -> None:

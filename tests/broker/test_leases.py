@@ -10,6 +10,7 @@ import pytest
 
 from videoserve.broker import Broker, Claim
 from videoserve.errors import FenceLost
+from videoserve.janitor import watch_leases
 from videoserve.types import Appetite, Event, Job, Output, rank
 
 pytestmark = pytest.mark.anyio
@@ -168,6 +169,39 @@ async def test_a_lost_job_that_was_cancelled_does_not_run_again(hasty: Broker, m
     assert found is not None
     assert found[1].error is not None
     assert (found[1].status, found[1].error["code"]) == ("failed", "cancelled")
+
+
+async def test_what_a_dead_worker_held_is_queued_within_seconds_while_nobody_claims(
+    hasty: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("videoserve.janitor.LEASES_EVERY_S", 0.05)
+    await hasty.submit([make_job("a"), make_job("b")], **ROOMY)
+    first = await claimed(hasty)
+    watching = asyncio.create_task(watch_leases(hasty, 0.05))
+    try:
+        async with asyncio.timeout(5):
+            while (found := await hasty.get("a")) and found[1].status != "queued":
+                await asyncio.sleep(0.02)
+    finally:
+        watching.cancel()
+    with pytest.raises(FenceLost):
+        await hasty.renew("a", first.fence)
+    assert await hasty.reap() == []
+    again = await claimed(hasty)
+    assert (again.job.id, again.attempt) == ("a", 2)
+
+
+async def test_attempts_that_end_by_reaping_are_counted(hasty: Broker, make_job: MakeJob) -> None:
+    await hasty.submit([make_job("a")], **ROOMY)
+    for expected in (["a"], ["a"], []):
+        await claimed(hasty)
+        assert await hasty.reap() == []
+        await asyncio.sleep(0.06)
+        assert await hasty.reap() == expected
+    found = await hasty.get("a")
+    assert found is not None
+    assert found[1].error is not None
+    assert found[1].error["code"] == "attempts_exhausted"
 
 
 async def test_the_janitor_requeues_what_a_dead_worker_held(hasty: Broker, make_job: MakeJob) -> None:

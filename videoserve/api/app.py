@@ -19,7 +19,7 @@ from videoserve.api.webhooks import Courier
 from videoserve.background import Background
 from videoserve.broker import Broker
 from videoserve.config import Settings
-from videoserve.janitor import keep_clean
+from videoserve.janitor import keep_clean, watch_leases
 from videoserve.metrics import Meter
 from videoserve.planning.card import ModelCard, resolve_model
 from videoserve.storage.files import FileStore
@@ -66,6 +66,7 @@ async def _lifespan(app: PollingApp) -> AsyncIterator[dict[str, Any]]:
     background.spawn(announce(state.broker, state.meter, state.started_at))
     background.spawn(courier.run())
     background.spawn(keep_clean(state.broker, state.files))
+    background.spawn(watch_leases(state.broker, state.settings.lease_s))
     try:
         yield {"polls": app.polls}
     finally:

@@ -19,6 +19,7 @@ NAMES: Final = (
     "release",
     "cancel",
     "delete",
+    "reap",
     "expire",
     "list",
     "places",

@@ -1,0 +1,8 @@
+-- Jobs whose worker has stopped renewing its lease try again, or end. p: kinds, max_attempts, retention
+local again = {}
+for _, kind in ipairs(p.kinds) do
+  for _, id in ipairs(reap(kind)) do
+    again[#again + 1] = id
+  end
+end
+return {again = again}
