@@ -1,0 +1,206 @@
+"""The step cache of one request on one rank: asks the policy, guards the answer, keeps and forecasts."""
+
+import json
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from videoserve_cache.steps.agreement import Agreement, Reduce
+from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
+from videoserve_cache.steps.history import History, Past
+from videoserve_cache.steps.log import Decided, letters
+from videoserve_cache.steps.policy import Policy, described, executed
+from videoserve_cache.steps.probe import PROBES, Probe
+from videoserve_cache.steps.schedule import Schedule
+from videoserve_cache.steps.store import Budget, Store
+
+FORMAT = "videoserve-steps-1"
+KEPT = "kept"
+PENDING = "cache.pending"
+
+
+class UnusableStateError(ValueError):
+    """A kept state is of another policy, request or schedule; the message says which."""
+
+
+class StepCache:
+    """What a request's denoising loop asks before, and tells after, each step.
+
+    One object a request and rank, to be used as a context manager: whatever ends the loop, nothing stays behind. Before
+    a step `decide`, for cond first; then, for each branch this rank computes, `keep` when it ran and `estimate` when
+    it is skipped. With a policy that probes, every rank of the group makes the same calls of `decide`.
+    """
+
+    def __init__(
+        self, policy: Policy, schedule: Schedule, request: str, *, budget: Budget, reduce: Reduce | None = None
+    ) -> None:
+        """ValueError when the policy is for another number of steps."""
+        self.policy = policy
+        self.schedule = schedule
+        self.request = request
+        self.log: list[Decided] = []
+        self._plan = executed(policy, schedule)
+        self._store = Store(budget)
+        self._agreement = Agreement(reduce, json.dumps(described(policy)))
+        self._probe = self._fresh_probe()
+        self._era: list[Any] = []
+        self._histories: dict[Branch, History] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return self._store.nbytes
+
+    @property
+    def plan(self) -> str | None:
+        """The letters that this request will end with, where they are known before its first step."""
+        return self._plan
+
+    @torch.inference_mode()
+    def decide(self, ctx: StepCtx, x: Tensor | None = None, mask: Tensor | None = None) -> Decision:
+        """Whether to compute the step of ctx's branch; cond before uncond. Asked again, the answer is the same.
+
+        x is what the policy's probe looks at, of the deciding branch: the latents [1, C, F, H, W], or what the first
+        blocks added to this rank's tokens [1, S, C] (mask bool [1, S]: which of them count). None where the policy
+        probes nothing, for the other branch, and on a rank that holds nothing of the deciding one. DisagreementError.
+        """
+        assert ctx.request == self.request, f"the cache of {self.request} was asked about {ctx.request}"
+        asked = self._asked(ctx)
+        if asked is not None:
+            return asked
+        if ctx.branch != LEAD:
+            lead = self._asked(ctx.of(LEAD))
+            assert lead is not None, "cond is asked before uncond"
+            return self._settle(ctx, lead, None)
+        self._enter(ctx, x)
+        if self._probe is None:
+            return self._settle(ctx, self.policy.decide(ctx, self._history(ctx), None), None)
+        scalar = self._probe.scalar(self._agreement.total(self._probe.sums(ctx, self._store, x, mask), ctx))
+        decision = self._settle(ctx, self.policy.decide(ctx, self._history(ctx), scalar), scalar)
+        self._agreement.confirm(decision, ctx)
+        self._probe.decided(ctx, self._store, x, decision)
+        return decision
+
+    @torch.inference_mode()
+    def keep(self, ctx: StepCtx, inputs: Tensor, output: Tensor, mask: Tensor | None = None) -> None:
+        """Takes copies of what a computed step made of its inputs, same shape; changes neither.
+
+        Latents and velocity, or tokens before and after the blocks that may be skipped. BudgetExceededError.
+        """
+        if not self._skips_after(ctx.step):
+            self._store.drop()
+            return
+        forecast = self.policy.forecast
+        value = output - inputs if forecast.of == "residual" else output
+        self._store.put(ctx, KEPT, value, forecast.depth)
+        if self._probe is not None and ctx.branch == LEAD:
+            self._probe.computed(ctx, self._store, inputs, output, mask)
+
+    @torch.inference_mode()
+    def estimate(self, ctx: StepCtx, inputs: Tensor) -> Tensor:
+        """What a skipped step would make of its inputs, in their dtype."""
+        forecast = self.policy.forecast.at(self._store.anchors(ctx, KEPT), ctx)
+        if self.policy.forecast.of == "residual":
+            forecast = forecast + inputs
+        return forecast.to(inputs.dtype)
+
+    def close(self) -> None:
+        """Lets everything go; the log stays."""
+        self._forget()
+
+    def receipt(self) -> dict[str, Any]:
+        """What was done, as JSON: letters of both branches, what the probe said, why steps ran, the most bytes held."""
+        lead = [decided for decided in self.log if decided.branch == LEAD]
+        return {
+            **described(self.policy),
+            "steps": letters(self.log, LEAD),
+            "uncond_steps": letters(self.log, "uncond"),
+            "planned": self._plan,
+            "probe": [None if decided.scalar is None else f"{decided.scalar:.6g}" for decided in lead],
+            "why": [decided.why for decided in lead],
+            "steps_saved": sum(decided.decision is Decision.SKIP for decided in lead),
+            "peak_bytes": self._store.peak,
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that later decisions and forecasts of this rank depend on, between two steps.
+
+        CPU tensors by name, and JSON that names them.
+        """
+        tensors, about = self._store.state()
+        if self._probe is not None:
+            tensors[PENDING] = self._probe.pending.to("cpu", copy=True)
+        histories = {branch: [past.to_list() for past in history.past] for branch, history in self._histories.items()}
+        log = [decided.to_list() for decided in self.log]
+        return tensors, {**self._identity(), "era": self._era, "histories": histories, "log": log, "store": about}
+
+    def restore(self, tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device) -> None:
+        """Puts a fresh cache to where `state` was taken, bit for bit. UnusableStateError changes nothing."""
+        for name, mine in self._identity().items():
+            if state.get(name) != mine:
+                raise UnusableStateError(
+                    f"The step cache was kept with another {name}: {state.get(name)}, and this is {mine}."
+                )
+        self._store.restore(tensors, state["store"], device)
+        if self._probe is not None:
+            self._probe.pending = tensors[PENDING].to(device, copy=True)
+        self._era = state["era"]
+        self._histories = {
+            branch: History(tuple(map(Past.from_list, past))) for branch, past in state["histories"].items()
+        }
+        self.log = [Decided.from_list(told) for told in state["log"]]
+
+    def _identity(self) -> dict[str, str]:
+        schedule = [[sigma.hex() for sigma in self.schedule.sigmas], self.schedule.experts, self.schedule.guided]
+        return {
+            "format": FORMAT,
+            "request": self.request,
+            "policy": json.dumps(described(self.policy)),
+            "schedule": json.dumps(schedule),
+        }
+
+    def _asked(self, ctx: StepCtx) -> Decision | None:
+        """What was decided for this step and branch, when it was."""
+        # A step that failed in company is tried again alone: no reason to measure it twice.
+        recent = (decided for decided in self.log[-2:] if (decided.step, decided.branch) == (ctx.step, ctx.branch))
+        return next((decided.decision for decided in recent), None)
+
+    def _history(self, ctx: StepCtx) -> History:
+        return self._histories.get(ctx.branch, History())
+
+    def _settle(self, ctx: StepCtx, wanted: Decision, scalar: float | None) -> Decision:
+        history = self._history(ctx)
+        decision, why = self.policy.guards.check(ctx, history, wanted, scalar)
+        self._histories[ctx.branch] = history.then(Past(ctx.step, decision, scalar))
+        self.log.append(Decided(ctx.step, ctx.branch, decision, why, scalar))
+        return decision
+
+    def _enter(self, ctx: StepCtx, x: Tensor | None) -> None:
+        """Forgets everything when the step is of another expert, other weights or another shape than the last one."""
+        known = self._era[2] if self._era else None
+        era = [ctx.epoch, ctx.expert, known if x is None else list(x.shape)]
+        if era != self._era:
+            self._forget()
+            self._era = era
+
+    def _forget(self) -> None:
+        self._store.drop()
+        self._histories.clear()
+        self._probe = self._fresh_probe()
+
+    def _fresh_probe(self) -> Probe | None:
+        return None if self.policy.probe is None else PROBES[self.policy.probe]()
+
+    def _skips_after(self, step: int) -> bool:
+        """Whether anything may still be skipped, so that keeping has a use."""
+        return self._plan is None or Decision.SKIP.value in self._plan[step + 1 :]
