@@ -5,7 +5,9 @@ import logging
 import signal
 
 from videoserve.broker.broker import Broker
+from videoserve.broker.patience import until_stored
 from videoserve.config import EXIT_REFUSED, Settings
+from videoserve.janitor import ForeignFiles, own_files
 from videoserve.storage.files import FileStore
 from videoserve.types import Engine
 from videoserve.worker.rank import PART
@@ -16,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def exit_code_of(settings: Settings, model: str, files: FileStore, engine: Engine) -> int:
-    """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when the engine cannot load."""
+    """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when it must not begin as it is."""
     try:
         asyncio.run(work(settings, model, files, engine))
-    except CannotLoad as error:
+    except (CannotLoad, ForeignFiles) as error:
         log.error(str(error))
         return EXIT_REFUSED
     except CommunicationError:
@@ -33,6 +35,12 @@ def exit_code_of(settings: Settings, model: str, files: FileStore, engine: Engin
 
 async def work(settings: Settings, model: str, files: FileStore, engine: Engine) -> None:
     broker = Broker.from_settings(settings)
+    # Before anything is claimed: what a job needs must be among these files.
+    try:
+        await until_stored(lambda: own_files(broker, files))
+    except ForeignFiles:
+        await broker.close()
+        raise
     worker = Worker(
         broker,
         files,
