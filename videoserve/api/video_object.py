@@ -12,7 +12,7 @@ POLLS: Final = 10
 
 
 def video_object(job: Job, state: JobState, *, work_s: float | None, workers: int = 1) -> dict[str, Any]:
-    """Ready for JSON. `work_s` is the estimated work of this job. Nothing depends on `workers`: the state knows more."""
+    """Ready for JSON. `work_s` is the estimated work of this job. `workers` is not looked at: the state knows more."""
     return constant_part(job) | changing_part(job, state, work_s=work_s)
 
 
