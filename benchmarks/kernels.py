@@ -4,7 +4,7 @@
 
 Errors are of float32 inputs of odd sizes against float64, as a part of the largest value. Builds are bfloat16 at
 Wan-14B's shapes and need no GPU. Where there is one, each kernel is also timed beside torch, after its result was
-checked: a wrong one is not timed.
+checked: a wrong one is not timed. Between the two stands what it costs a door to choose its backend.
 """
 
 import argparse
@@ -13,13 +13,18 @@ import os
 import statistics
 import subprocess
 import sys
+import timeit
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from _interpreter import repaired
 from _kernel_cases import Case, Size, cases
 from torch import Tensor
 
+from videoserve_kernels import attention, modulate, norm, norm_rope
+from videoserve_kernels.backend import Backend, pick
 from videoserve_kernels.build import figures
 from videoserve_kernels.builds import TARGETS, builds
 
@@ -71,6 +76,26 @@ def error_of(op: str, shape: str, errors: dict[str, float]) -> str:
     return f"{errors[name]:.1e}"
 
 
+def print_choices() -> None:
+    """Microseconds that each door on a transformer's way takes to choose on a CPU, the best of many."""
+    x, weight, turns = torch.zeros(1, 2, 32), torch.ones(32), torch.ones(2, 16, dtype=torch.complex64)
+    q, table, index = x.view(1, 2, 1, 32), x[:, :1], torch.zeros(1, dtype=torch.int64)
+    costs = {
+        "attend": choice(attention.BACKENDS, q, q, q),
+        "rms_norm": choice(norm.RMS_NORM, x, weight, eps=1e-6),
+        "rms_norm_rotate": choice(norm_rope.BACKENDS, x, weight, turns, eps=1e-6),
+        "modulated_norm": choice(modulate.MODULATED_NORM, x, table, table, index, eps=1e-6),
+        "gated_residual": choice(modulate.GATED_RESIDUAL, x, x, table, index),
+    }
+    print("\nChoosing a backend: " + ", ".join(f"{op} {cost:.1f} µs" for op, cost in costs.items()))
+
+
+def choice(backends: tuple[Backend[..., Any], ...], *tensors: Tensor, **options: float) -> float:
+    """With backends that do nothing."""
+    idle = tuple(replace(backend, fn=lambda *tensors, **options: None) for backend in backends)
+    return 1e3 * min(timeit.repeat(lambda: pick("", idle, None, *tensors, **options), number=1000, repeat=20))
+
+
 def milliseconds(run: Callable[[], Tensor], rounds: int) -> float:
     """Median of `rounds` runs by the card's own clock, after three that do not count."""
     taken = []
@@ -116,6 +141,7 @@ def main() -> None:
         print_errors()
         return
     print_builds(errors_in_the_interpreter())
+    print_choices()
     if not torch.cuda.is_available():
         print("\nThere is no GPU here: kernels are checked in the interpreter and built, and nothing is timed.")
         return

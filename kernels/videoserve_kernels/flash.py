@@ -38,12 +38,25 @@ def tiles(head_dim: int, dtype: torch.dtype, sm: int) -> Tiles:
 
 
 @triton.jit
+def take_in(acc, top, total, scores, v_tile):
+    """One tile of keys into the running sum `acc`, maximum `top` and total; scores are in powers of two."""
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    # A row that has seen no key yet keeps -inf; -inf - -inf would be NaN.
+    base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    weights = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(top - base)
+    total = total * shrink + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision="ieee")
+    return acc, new_top, total
+
+
+@triton.jit
 def attend_keys(
     acc, top, total, q, k, v, bias, order, k_s, v_s, rows, start, stop, keys, ahead, behind, scale,
     HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, BEHIND: tl.constexpr, MASKED: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Takes keys start..stop-1 into the running sum `acc`, maximum `top` and total; scores are in powers of two.
+    """Takes in keys start..stop-1.
 
     With AHEAD row r sees keys up to r + ahead, with BEHIND those after r + behind. With HAS_BLOCKS start and stop
     count in the blocks of `order` instead.
@@ -75,14 +88,7 @@ def attend_keys(
             if BEHIND:
                 seen = seen & (at[None, :] > rows[:, None] + behind)
             scores = tl.where(seen, scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        # A row that has seen no key yet keeps -inf; -inf - -inf would be NaN.
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(weights, 1)
-        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision="ieee")
-        top = new_top
+        acc, top, total = take_in(acc, top, total, scores, v_tile)
     return acc, top, total
 
 

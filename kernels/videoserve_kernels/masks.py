@@ -9,14 +9,19 @@ from torch import Tensor
 MASK_BLOCK = 128
 
 
-class Masks(TypedDict, total=False):
-    """The options of the attention door that narrow the keys; what they mean stands there."""
+class PagedMasks(TypedDict, total=False):
+    """The options of attention over a paged cache; what they mean stands at its door."""
+
+    window: int | None
+    sinks: Tensor | None
+
+
+class Masks(PagedMasks, total=False):
+    """The options of the attention door; what they mean stands there."""
 
     key_bias: Tensor | None
     key_lengths: Tensor | None
     causal: bool
-    window: int | None
-    sinks: Tensor | None
     block_mask: Tensor | None
 
 

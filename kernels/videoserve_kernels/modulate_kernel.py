@@ -9,6 +9,13 @@ from videoserve_kernels.norm_kernel import warps
 
 
 @triton.jit
+def place(frame_index, tokens, per_frame):
+    """The token of this program, in the batch and in 64 bits, the row of the batch, and its row of the tables."""
+    token = tl.program_id(0).to(tl.int64)
+    return token, token // tokens, tl.load(frame_index + token % tokens // per_frame)
+
+
+@triton.jit
 def modulated_norm_kernel(
     x, shift, scale, frame_index, out, x_b, x_s, s_b, s_k, c_b, c_k, tokens, per_frame, channels, eps,
     BLOCK: tl.constexpr,
@@ -17,12 +24,10 @@ def modulated_norm_kernel(
 
     One program a token; x [B, S, C] with strides, out [B, S, C].
     """
-    token = tl.program_id(0).to(tl.int64)
-    batch, at = token // tokens, token % tokens
-    row = tl.load(frame_index + at // per_frame)
+    token, batch, row = place(frame_index, tokens, per_frame)
     columns = tl.arange(0, BLOCK)
     here = columns < channels
-    values = tl.load(x + batch * x_b + at * x_s + columns, mask=here, other=0.0).to(tl.float32)
+    values = tl.load(x + batch * x_b + token % tokens * x_s + columns, mask=here, other=0.0).to(tl.float32)
     mean = tl.sum(values, 0) / channels
     # The mean of the squares less the square of the mean would lose what they have in common.
     centred = tl.where(here, values - mean, 0.0)
@@ -52,13 +57,11 @@ def gated_residual_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """x + y · gate with row frame_index[s // P] of the table [B, K, C]. One program a token."""
-    token = tl.program_id(0).to(tl.int64)
-    batch, at = token // tokens, token % tokens
-    row = tl.load(frame_index + at // per_frame)
+    token, batch, row = place(frame_index, tokens, per_frame)
     columns = tl.arange(0, BLOCK)
     here = columns < channels
-    values = tl.load(x + batch * x_b + at * x_s + columns, mask=here, other=0.0).to(tl.float32)
-    added = tl.load(y + batch * y_b + at * y_s + columns, mask=here, other=0.0).to(tl.float32)
+    values = tl.load(x + batch * x_b + token % tokens * x_s + columns, mask=here, other=0.0).to(tl.float32)
+    added = tl.load(y + batch * y_b + token % tokens * y_s + columns, mask=here, other=0.0).to(tl.float32)
     share = tl.load(gate + batch * g_b + row * g_k + columns, mask=here, other=0.0).to(tl.float32)
     tl.store(out + token * channels + columns, (values + added * share).to(out.dtype.element_ty), mask=here)
 

@@ -4,7 +4,7 @@ A batch is a list of tokens, of any sequences and any number of each. Token t be
 positions[t]; the batch is padded with tokens at position -1, which see nothing and are stored nowhere.
 """
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from videoserve_kernels import reference
 from videoserve_kernels.attention import Attended, attend
 from videoserve_kernels.backend import Backend, pick
+from videoserve_kernels.masks import PagedMasks
 from videoserve_kernels.pages import Pages
 from videoserve_kernels.triton_gate import no_triton
 
@@ -26,10 +27,9 @@ def paged_attention(
     rows: Tensor,
     positions: Tensor,
     *,
-    window: int | None = ...,
-    sinks: Tensor | None = ...,
     return_lse: Literal[False] = ...,
     backend: str | None = ...,
+    **masks: Unpack[PagedMasks],
 ) -> Tensor: ...
 
 
@@ -40,10 +40,9 @@ def paged_attention(
     rows: Tensor,
     positions: Tensor,
     *,
-    window: int | None = ...,
-    sinks: Tensor | None = ...,
     return_lse: Literal[True],
     backend: str | None = ...,
+    **masks: Unpack[PagedMasks],
 ) -> tuple[Tensor, Tensor]: ...
 
 

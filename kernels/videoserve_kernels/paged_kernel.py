@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from videoserve_kernels.flash import LN_2, LOG2_E
+from videoserve_kernels.flash import LN_2, LOG2_E, take_in
 from videoserve_kernels.pages import Pages
 
 # Keys of one program: a long sequence alone keeps a card busy, and where parts begin does not depend on the batch.
@@ -84,13 +84,7 @@ def paged_kernel(
         v_tile = tl.load(v_at, mask=seen[:, None] & inside[None, :], other=0.0)  # [K, D]
         scores = tl.dot(q_tile, k_tile, input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(weights, 1)
-        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision="ieee")
-        top = new_top
+        acc, top, total = take_in(acc, top, total, scores, v_tile)
     unseen = total == 0
     total = tl.where(unseen, 1.0, total)
     line = (part * tokens + token) * heads + head

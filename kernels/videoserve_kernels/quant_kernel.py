@@ -14,6 +14,15 @@ ROUNDER = tl.constexpr(12582912.0)
 
 
 @triton.jit
+def place(batches, tokens, BLOCK_S: tl.constexpr):
+    """Row of the batch, head and tokens of this program's tile, in 64 bits."""
+    tiles = tl.cdiv(tokens, BLOCK_S)
+    rows = (tl.program_id(0) % tiles * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    others = (tl.program_id(0) // tiles).to(tl.int64)
+    return others % batches, others // batches, rows
+
+
+@triton.jit
 def quantise_kernel(
     x, codes, scales, x_b, x_s, x_n, batches, tokens, heads, channels, largest,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, WHOLE: tl.constexpr,
@@ -22,11 +31,7 @@ def quantise_kernel(
 
     One program a tile of tokens of one head. WHOLE says that codes are integers.
     """
-    tiles = tl.cdiv(tokens, BLOCK_S)
-    tile = tl.program_id(0) % tiles
-    batch = (tl.program_id(0) // tiles % batches).to(tl.int64)
-    head = (tl.program_id(0) // tiles // batches).to(tl.int64)
-    rows = (tile * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    batch, head, rows = place(batches, tokens, BLOCK_S)
     columns = tl.arange(0, BLOCK_D)
     here = (rows < tokens)[:, None] & (columns < channels)[None, :]
     x_at = x + batch * x_b + head * x_n + rows[:, None] * x_s + columns[None, :]
@@ -64,11 +69,7 @@ def dequantise_kernel(
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """out = c · s; codes [N, B, S, D], scales [N, B, S], out [B, S, N, D] with strides. The same tiles."""
-    tiles = tl.cdiv(tokens, BLOCK_S)
-    tile = tl.program_id(0) % tiles
-    batch = (tl.program_id(0) // tiles % batches).to(tl.int64)
-    head = (tl.program_id(0) // tiles // batches).to(tl.int64)
-    rows = (tile * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    batch, head, rows = place(batches, tokens, BLOCK_S)
     columns = tl.arange(0, BLOCK_D)
     here = (rows < tokens)[:, None] & (columns < channels)[None, :]
     row = (head * batches + batch) * tokens + rows

@@ -55,10 +55,10 @@ def test_sinks(causal: bool, noise: Fixture, close: Close) -> None:
     torch.testing.assert_close(lse, torch.arange(4.0).expand(2, 33, 4))
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 50}])
-@pytest.mark.parametrize("masks", [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "window": 50}])
+@pytest.mark.parametrize("masks", [(1, 1), (2, 2)])
 def test_block_masks(options: dict[str, object], masks: tuple[int, int], noise: Fixture, close: Close) -> None:
-    q, k, v = noise(2, 150, 2, 32), noise(2, 270, 2, 32), noise(2, 270, 2, 32)
+    q, k, v = noise(2, 130, 2, 32), noise(2, 270, 2, 32), noise(2, 270, 2, 32)
     mask = noise(*masks, 2, 3) > 0
     # Every second block of a larger mask: it need not be contiguous.
     mask = mask.repeat_interleave(2, dim=3)[..., ::2]
