@@ -179,6 +179,20 @@ async def test_plan(client: httpx.AsyncClient, data_url: str) -> None:
     assert (await client.get("/v1/videos")).json()["data"] == []
 
 
+async def test_a_plan_says_how_ranks_share_the_video(client: httpx.AsyncClient, broker: Broker, data_url: str) -> None:
+    body = {"prompt": "pan", "input_reference": data_url}
+    assert (await client.post("/v1/plan", json=body)).json()["parallel"] is None
+    guided = {"plan": "cfg2-u4-g5", "step_s": 1.5, "measured_s": 1.4}
+    plain = {"plan": "u8-g5", "step_s": 1.0, "measured_s": None}
+    worker = {"kind": "video", "model": "demo", "ranks": 8, "plans": {"guided": guided, "plain": plain}}
+    await broker.heartbeat("w1", worker | {"ready": False}, ttl=60)
+    assert (await client.post("/v1/plan", json=body)).json()["parallel"] is None
+    await broker.heartbeat("w1", worker | {"ready": True}, ttl=60)
+    assert (await client.post("/v1/plan", json=body)).json()["parallel"] == {"ranks": 8, **guided}
+    alone = await client.post("/v1/plan", json=body | {"guidance_scale": 1.0})
+    assert alone.json()["parallel"] == {"ranks": 8, **plain}
+
+
 async def test_clients_do_not_see_each_other(
     client: httpx.AsyncClient, make_video: Make, broker: Broker, data_url: str
 ) -> None:

@@ -37,6 +37,9 @@ def chosen(world: Any, data: Path, directory: Path, jobs: list[Job], again: bool
         engine = VideoEngine(settings, FileStore(data / "files"), directory)
         engine.load()
     plans = engine.components.ranks.meshes.plans
+    shown: Any = engine.shown["plans"]
+    assert (shown["guided"]["plan"], shown["plain"]["plan"]) == (plans.guided.name, plans.plain.name)
+    assert shown["guided"]["step_s"] > 0
     for job in jobs:
         engine.admit(job, None)
     events: list[Event] = []
@@ -49,6 +52,13 @@ def chosen(world: Any, data: Path, directory: Path, jobs: list[Job], again: bool
     engine.close()
     assert all(event.kind != "failed" for event in events)
     return plans.guided.name, plans.plain.name, results
+
+
+def test_one_rank_shows_its_plan_and_measures_no_links(tiny_studio: Any) -> None:
+    engine = tiny_studio.shared()
+    alone = {"plan": "one", "step_s": None, "measured_s": None}
+    assert engine.shown == {"plans": {"guided": alone, "plain": alone}}
+    assert not (tiny_studio.data / "calibrations").exists()
 
 
 @pytest.mark.slow

@@ -59,10 +59,15 @@ async def create_sync(request: Request, caller: Generate, service: Served) -> Re
 
 @router.post("/v1/plan", openapi_extra=body_of(CreateVideo), responses=failures(400, 404, 408, 413, 415))
 async def plan(request: Request, caller: Generate, service: Served) -> JSONResponse:
-    """What POST /v1/videos would do with this body, and about how long it would compute; nothing is queued."""
+    """What POST /v1/videos would do with this body, and about how long it would compute; nothing is queued.
+
+    `parallel` is how the ranks of a worker share it: the plan, and the seconds of a step at the model's default size as
+    they were forecast and measured. Null while no worker is ready.
+    """
     made = await draft(service, await read_fields(request, service.settings))
     plans = [single.to_dict() for single in made.plans]
-    return JSONResponse({"object": "plan", "estimate_s": made.estimate_s, "plans": plans})
+    parallel = await service.parallel(made.plans[0])
+    return JSONResponse({"object": "plan", "estimate_s": made.estimate_s, "parallel": parallel, "plans": plans})
 
 
 async def _queued(service: Service, caller: Caller, made: Draft, idempotency: tuple[str, str] | None) -> JSONResponse:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
@@ -45,6 +45,14 @@ class Service:
     def known_costs(self) -> Mapping[str, Mapping[str, float]] | None:
         """What `costs` answers without asking Redis; None where it has to ask."""
         return self._costs if time.monotonic() - self._costs_read_at <= COSTS_FRESH_S else None
+
+    async def parallel(self, plan: VideoPlan) -> dict[str, Any] | None:
+        """How the ranks of a ready worker share a video like this one, as its heartbeat says; None where none does."""
+        branches = "guided" if plan.guidance > 1 else "plain"
+        for worker in await self.broker.workers():
+            if worker["ready"] and worker.get("model") == plan.model and worker.get("plans"):
+                return {"ranks": worker["ranks"], **worker["plans"][branches]}
+        return None
 
     def work_s(self, job: Job, costs: Mapping[str, Mapping[str, float]]) -> float | None:
         """Estimated seconds of work of a job by `costs`; None before anything was measured."""

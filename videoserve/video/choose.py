@@ -2,8 +2,11 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch.distributed as dist
 
@@ -25,6 +28,16 @@ log = logging.getLogger(__name__)
 
 # A scale that asks for guidance, whatever the model's own is.
 GUIDED = 2.0
+
+
+def told(plans: Plans, choices: Mapping[bool, Choice] = MappingProxyType({})) -> dict[str, Any]:
+    """The plans as JSON holds them, with what a step was forecast to take and took where they were chosen."""
+    return {
+        name: choices[guided].to_dict()
+        if guided in choices
+        else {"plan": plan.name, "step_s": None, "measured_s": None}
+        for name, guided, plan in (("guided", True, plans.guided), ("plain", False, plans.plain))
+    }
 
 
 def choose(components: Components, settings: Settings, directory: Path) -> dict[bool, Choice]:

@@ -15,7 +15,7 @@ from videoserve.planning.plan import shape_key
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job, VideoPlan, rank
 from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpoint, save_checkpoint
-from videoserve.video.choose import choose
+from videoserve.video.choose import choose, told
 from videoserve.video.digest import DigestMemo
 from videoserve.video.environment import describe, pick_device, pick_dtype
 from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
@@ -53,6 +53,8 @@ class VideoEngine:
         self._costs = Costs()
         self._limits: dict[str, int] = {}
         self._schedule = Schedule(self._limit)
+        # What a heartbeat tells of it, beside ready or not: never another number of entries.
+        self.shown: dict[str, object] = {"plans": None}
         # Under which key the next process finds what this one measures; None without a warm-up.
         self._warm: str | None = None
         # Set by a failure: its exception still holds tensors while it is being handled.
@@ -77,9 +79,11 @@ class VideoEngine:
         self._memo = Memo(settings.data / "learned.json")
         preview = Preview.remembered(self.components, self._memo)
         self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
+        self.shown["plans"] = told(ranks.meshes.plans)
         if warm:
             if settings.parallel == "auto" and ranks.size > 1:
-                choose(self.components, settings, self._model_dir)
+                chosen = choose(self.components, settings, self._model_dir)
+                self.shown["plans"] = told(ranks.meshes.plans, chosen)
             self._warm_up()
 
     def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:

@@ -35,7 +35,7 @@ def run_worker(settings: Settings) -> int:
     except ValueError as error:
         log.error(str(error))
         return EXIT_REFUSED
-    return exit_code_of(settings, *parts)
+    return exit_code_of(settings, *parts, shown=parts[2].shown)
 
 
 def run_follower(settings: Settings) -> int:

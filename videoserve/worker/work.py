@@ -17,10 +17,19 @@ from videoserve_kernels.comm.exchange import CommunicationError
 log = logging.getLogger(__name__)
 
 
-def exit_code_of(settings: Settings, model: str, files: FileStore, engine: Engine) -> int:
-    """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when it must not begin as it is."""
+def exit_code_of(
+    settings: Settings,
+    model: str,
+    files: FileStore,
+    engine: Engine,
+    shown: dict[str, object] | None = None,
+) -> int:
+    """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when it must not begin as it is.
+
+    `shown` is what the heartbeat tells besides, as it stands at each beat: changed in place, never in its keys.
+    """
     try:
-        asyncio.run(work(settings, model, files, engine))
+        asyncio.run(work(settings, model, files, engine, {} if shown is None else shown))
     except (CannotLoad, ForeignFiles) as error:
         log.error(str(error))
         return EXIT_REFUSED
@@ -33,7 +42,7 @@ def exit_code_of(settings: Settings, model: str, files: FileStore, engine: Engin
     return 0
 
 
-async def work(settings: Settings, model: str, files: FileStore, engine: Engine) -> None:
+async def work(settings: Settings, model: str, files: FileStore, engine: Engine, shown: dict[str, object]) -> None:
     broker = Broker.from_settings(settings)
     # Before anything is claimed: what a job needs must be among these files.
     try:
@@ -41,6 +50,7 @@ async def work(settings: Settings, model: str, files: FileStore, engine: Engine)
     except ForeignFiles:
         await broker.close()
         raise
+    shown.update(ranks=settings.ranks, parallel=settings.parallel)
     worker = Worker(
         broker,
         files,
@@ -48,7 +58,7 @@ async def work(settings: Settings, model: str, files: FileStore, engine: Engine)
         model=model,
         lease_s=settings.lease_s,
         drain_s=settings.drain_s,
-        shown={"ranks": settings.ranks, "parallel": settings.parallel},
+        shown=shown,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
