@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.toy_denoiser import even
-from videoserve_cache.steps.forecast import Anchor, Axis, Forecast, extrapolate
+from videoserve_cache.steps.extrapolate import Anchor, extrapolate, foretold
+from videoserve_cache.steps.forecast import Axis, Forecast
 
 
 def polynomial(coefficients: Tensor, place: float) -> Tensor:
@@ -53,15 +54,15 @@ def test_weights_are_those_of_the_forecast(axis: Axis) -> None:
     anchors = [Anchor(step, schedule.sigmas[step], value) for step, value in zip(steps, values, strict=True)]
     weights = forecast.weights(steps, schedule.sigmas, 6)
     expected = sum((w * v for w, v in zip(weights, values, strict=True)), torch.zeros(5))
-    torch.testing.assert_close(forecast.at(anchors, schedule.at(6)), expected)
+    torch.testing.assert_close(foretold(forecast, anchors, schedule.at(6)), expected)
     assert weights[0] == 0.0
     assert sum(weights) == pytest.approx(1.0)
 
 
 def test_the_newer_value_counts_where_a_solver_comes_to_a_sigma_twice() -> None:
     anchors = [Anchor(0, 0.9, torch.tensor(5.0)), Anchor(1, 0.5, torch.tensor(1.0)), Anchor(2, 0.5, torch.tensor(3.0))]
-    assert Forecast(order=1).at(anchors, even(8).at(7)).isfinite()
-    assert Forecast(order=0).at(anchors, even(8).at(7)).item() == 3.0
+    assert foretold(Forecast(order=1), anchors, even(8).at(7)).isfinite()
+    assert foretold(Forecast(order=0), anchors, even(8).at(7)).item() == 3.0
 
 
 @pytest.mark.parametrize(("field", "value"), [("order", 3), ("axis", "time"), ("of", "velocity")])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from videoserve_cache.steps.agreement import Agreement, Reduce
 from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
+from videoserve_cache.steps.extrapolate import foretold
 from videoserve_cache.steps.history import History, Past
 from videoserve_cache.steps.log import Decided, letters
 from videoserve_cache.steps.policy import Policy, described, executed
@@ -109,7 +110,7 @@ class StepCache:
     @torch.inference_mode()
     def estimate(self, ctx: StepCtx, inputs: Tensor) -> Tensor:
         """What a skipped step would make of its inputs, in their dtype."""
-        forecast = self.policy.forecast.at(self._store.anchors(ctx, KEPT), ctx)
+        forecast = foretold(self.policy.forecast, self._store.anchors(ctx, KEPT), ctx)
         if self.policy.forecast.of == "residual":
             forecast = forecast + inputs
         return forecast.to(inputs.dtype)

@@ -7,8 +7,7 @@ from videoserve_cache.steps.context import Decision, StepCtx
 from videoserve_cache.steps.forecast import Forecast
 from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.history import History
-from videoserve_cache.steps.policy import Plan
-from videoserve_cache.steps.probe import ProbeKind
+from videoserve_cache.steps.policy import Plan, ProbeKind
 from videoserve_cache.steps.schedule import Schedule
 from videoserve_cache.steps.threshold import check_threshold, plan_of_none
 

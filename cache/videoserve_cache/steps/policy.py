@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
 from videoserve_cache.steps.forecast import Forecast
 from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.history import History, Past
-from videoserve_cache.steps.probe import ProbeKind
 from videoserve_cache.steps.schedule import Schedule
+
+# What a policy looks at: the latents before the transformer, or what its first blocks add to the tokens.
+ProbeKind = Literal["latent", "blocks"]
 
 
 class Policy(Protocol):
@@ -44,9 +46,7 @@ class Plan:
     def __post_init__(self) -> None:
         odd = sorted(set(self.letters) - {decision.value for decision in Decision})
         if odd or not self.letters:
-            raise ValueError(
-                f"The mask {self.letters!r} is not made of R (compute the step) and . (skip it), one letter a step."
-            )
+            raise ValueError(f"steps is {self.letters!r}; it has a letter a step: R (compute it) or . (skip it).")
 
     @property
     def runs(self) -> int:

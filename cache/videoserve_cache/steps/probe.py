@@ -1,15 +1,14 @@
 """What a policy looks at before it decides: sums that ranks add up, and the one number they make."""
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from videoserve_cache.steps.context import Decision, StepCtx
+from videoserve_cache.steps.policy import ProbeKind
 from videoserve_cache.steps.store import Store
 from videoserve_kernels.drift import drift
-
-ProbeKind = Literal["latent", "blocks"]
 
 # What the store calls the streams that only probes read.
 SEEN = "seen"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from videoserve_cache.steps.context import Branch, StepCtx
-from videoserve_cache.steps.forecast import Anchor
+from videoserve_cache.steps.extrapolate import Anchor
 
 Key = tuple[int, Branch, str]
 

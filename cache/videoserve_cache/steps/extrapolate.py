@@ -1,0 +1,42 @@
+"""The polynomial through what was kept at computed steps, at a skipped one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from videoserve_cache.steps.context import StepCtx
+from videoserve_cache.steps.forecast import Forecast
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchor:
+    """What was kept at a computed step."""
+
+    step: int
+    sigma: float
+    value: Tensor
+
+
+def foretold(forecast: Forecast, anchors: Sequence[Anchor], ctx: StepCtx) -> Tensor:
+    """The forecast for a step, in float32 or better; anchors oldest first, at least one."""
+    # A solver of second order comes to the same sigma twice: the newer value counts.
+    newest = {forecast.place(anchor.step, anchor.sigma): anchor.value for anchor in anchors}
+    places = list(newest)[-forecast.depth :]
+    return extrapolate([newest[place] for place in places], places, forecast.place(ctx.step, ctx.sigma))
+
+
+def extrapolate(values: Sequence[Tensor], places: Sequence[float], to: float) -> Tensor:
+    """Newton's polynomial through `values` at distinct `places`, at `to`; in float32 or better.
+
+    By divided differences from the newest value on, so that equal values give that value to the last bit.
+    """
+    table = [value.to(torch.promote_types(value.dtype, torch.float32)) for value in reversed(values)]
+    xs = list(reversed(places))
+    result, reach = table[0].clone(), 1.0
+    for level in range(1, len(xs)):
+        table = [(table[i + 1] - table[i]) / (xs[i + level] - xs[i]) for i in range(len(table) - 1)]
+        reach *= to - xs[level - 1]
+        result.add_(table[0], alpha=reach)
+    return result
