@@ -56,7 +56,8 @@ def _flag(name: str) -> inspect.Parameter:
         help=f"{about}{'none' if shown in (None, '') else shown} unless said",
         envvar=None,
         show_default=False,
-        metavar=None if field.annotation is bool else name.upper(),
+        # Short: in a terminal of 80 columns a long one takes the place of the name.
+        metavar=None if field.annotation is bool else "VALUE",
         rich_help_panel=f"Settings, also as {PREFIX}<NAME> and in --config",
     )
     # All but switches come as text: pydantic checks them, with the same sentence wherever a value came from.
