@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 PREFIX = "videoserve-"
-# What the links are, beside their rates. Queues never overflow, so that nothing is lost and nothing sent twice.
+# What the links are, beside their rates. Queues never overflow, so that nothing is lost and nothing sent twice. A burst
+# passes an idle link at no cost: it is kept small beside the messages, and packets as the kernel hands them on smaller.
 BURST, LIMIT, SEGMENT = "32kb", "64mb", 16384
 # A sender that may run megabytes ahead of its link would call a message sent long before it is.
 SOCKETS = (

@@ -32,7 +32,7 @@ class Bench:
         self._began = time.monotonic()
         self._equal: set[ParallelPlan] = set()
         self._case: Case | None = None
-        self._missed: list[str] = []
+        self.missed: list[str] = []
         self.packets = 1.0
 
     def shape(self, case: Case) -> None:
@@ -79,17 +79,17 @@ class Bench:
     def hold(self, true: bool, otherwise: str) -> None:
         """Notes what is not as it should be."""
         if not true:
-            self._missed.append(otherwise)
+            self.missed.append(otherwise)
 
     def conclude(self) -> None:
         """Prints what has missed; SystemExit when anything has."""
         print(
             f"\nAttention of {len(self._equal)} plans over {len(self._ranks)} ranks equalled one rank's within "
             f"{PRECISION:g} and was timed in {time.monotonic() - self._began:.0f} s."
-            if not self._missed
-            else "\nMissed:\n  " + "\n  ".join(dict.fromkeys(self._missed))
+            if not self.missed
+            else "\nMissed:\n  " + "\n  ".join(dict.fromkeys(self.missed))
         )
-        if self._missed:
+        if self.missed:
             raise SystemExit(1)
 
 

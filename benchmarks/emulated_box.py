@@ -125,11 +125,12 @@ def main() -> None:
         bench = Bench(links, ranks)
         bench.shape(SCHEMES_ON)
         rate = bench.measure_link(ParallelPlan(ring=RANKS))
+        priority = "ordinary" if asked.ordinary else "real-time"
         print(
-            f"{RANKS} ranks at {'ordinary' if asked.ordinary else 'real-time'} priority, a namespace each; tbf on both "
-            f"ends of links, burst {BURST}, queue {LIMIT};\nreno. The fastest of {asked.rounds} steps counts. Computing is emulated: a sleep.\n"
-            f"Links of {SCHEMES_ON.rates.card:g} Mbit/s give {rate:.1f} of payload: {bench.packets:.3f} bytes a "
-            f"byte with all headers, in the simulator too."
+            f"{RANKS} ranks at {priority} priority, a namespace each; tbf on both ends of links, burst {BURST}, queue "
+            f"{LIMIT};\nreno. The fastest of {asked.rounds} steps counts. Computing is emulated: a sleep.\n"
+            f"Links of {SCHEMES_ON.rates.card:g} Mbit/s give {rate:.1f} of payload: {bench.packets:.3f} bytes a byte "
+            f"with all headers, in the simulator too."
         )
         if schemes:
             schemes_table(bench, schemes, asked.rounds)
