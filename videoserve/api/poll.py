@@ -153,7 +153,7 @@ class Polls:
         if known is not None and known.state is state and known.costs is costs:
             return known
         work_s = self._service.work_s(job, costs) if state.status == "queued" else None
-        video = video_object(job, state, work_s=work_s, workers=self._service.settings.workers)
+        video = video_object(job, state, work_s=work_s)
         rendered = Rendered(state, costs, *_message(video))
         self._rendered[video_id] = rendered
         self._rendered.move_to_end(video_id)

@@ -11,8 +11,8 @@ POLL_UNKNOWN_MS: Final = 1000
 POLLS: Final = 10
 
 
-def video_object(job: Job, state: JobState, *, work_s: float | None, workers: int = 1) -> dict[str, Any]:
-    """Ready for JSON. `work_s` is the estimated work of this job. `workers` is not looked at: the state knows more."""
+def video_object(job: Job, state: JobState, *, work_s: float | None) -> dict[str, Any]:
+    """Ready for JSON. `work_s` is the estimated work of this job."""
     return constant_part(job) | changing_part(job, state, work_s=work_s)
 
 
