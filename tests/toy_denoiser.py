@@ -8,15 +8,26 @@ from torch import Tensor
 
 from videoserve_cache.steps.agreement import Reduce
 from videoserve_cache.steps.cache import StepCache
+from videoserve_cache.steps.calibration import Calibration, Sample, Subject
 from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
 from videoserve_cache.steps.first_blocks import FirstBlocks
 from videoserve_cache.steps.policy import Policy
+from videoserve_cache.steps.recorder import Recorder
 from videoserve_cache.steps.schedule import Schedule
 from videoserve_cache.steps.store import Budget
 
 SHAPE = (1, 3, 2, 4, 5)
 GUIDANCE = 3.0
 EPOCH = "weights"
+SUBJECT = Subject(
+    model="ab" * 32,
+    adapters=("cd@0.5",),
+    solver="euler",
+    steps=20,
+    size=(17, 96, 96),
+    dtype="float32",
+    guidance=(3.0,),
+)
 
 # velocity = model(latents, context)
 Model = Callable[[Tensor, StepCtx], Tensor]
@@ -116,6 +127,22 @@ def uncached(schedule: Schedule, model: Model, *, seed: int = 9) -> Tensor:
             out = uncond + GUIDANCE * (out - uncond)
         latents = latents + (ctx.sigma_next - ctx.sigma) * out
     return latents
+
+
+def recorded(schedule: Schedule, model: Model, seed: int) -> Sample:
+    recorder, latents = Recorder(), noise(seed)
+    for step in range(schedule.n_steps):
+        ctx = schedule.at(step, epoch=EPOCH)
+        velocity = model(latents, ctx)
+        recorder.step(latents, velocity)
+        latents = latents + (ctx.sigma_next - ctx.sigma) * velocity
+    return recorder.finish(latents)
+
+
+def measured(schedule: Schedule, model: Model, seeds: int = 2) -> Calibration:
+    """A calibration of that many uncached videos, in which a computed step takes 1 s and the rest 2 s."""
+    samples = tuple(recorded(schedule, model, seed) for seed in range(seeds))
+    return Calibration(subject=SUBJECT, schedule=schedule, samples=samples, run_s=1.0, skip_s=0.01, fixed_s=2.0)
 
 
 class Stack:

@@ -22,11 +22,11 @@ TOKENS = 23
 
 
 class World:
-    """Ranks as threads; a reduction waits for all of them, and for none longer than 20 seconds."""
+    """Ranks as threads; a reduction waits for all of them, and for none longer than two minutes."""
 
     def __init__(self, ranks: int) -> None:
         self.group = tuple(range(ranks))
-        self.barrier = Barrier(ranks, timeout=20)
+        self.barrier = Barrier(ranks, timeout=120)
         self.lock = Lock()
         self.parts: list[Tensor] = []
         self.calls = 0

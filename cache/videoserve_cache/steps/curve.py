@@ -41,6 +41,19 @@ class Point:
         return Planned(steps=self.letters, forecast=self.forecast, guards=guards, calibration=calibration.digest)
 
 
+class Curves:
+    """The curves of one calibration, each made once: one takes seconds."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.calibration = calibration
+        self._made: dict[Guards, list[Point]] = {}
+
+    def of(self, guards: Guards) -> list[Point]:
+        if guards not in self._made:
+            self._made[guards] = curve(self.calibration, guards)
+        return self._made[guards]
+
+
 def curve(calibration: Calibration, guards: Guards, forecasts: Sequence[Forecast] = FORECASTS) -> list[Point]:
     """The points from the fewest computed steps to all of them, none of which is worse than one with fewer."""
     best: dict[int, tuple[float, str, Forecast]] = {}

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from videoserve_cache.steps.calibration import Calibration
-from videoserve_cache.steps.curve import Point
+from videoserve_cache.steps.curve import Curves, Point
 from videoserve_cache.steps.named import named
 from videoserve_cache.steps.policy import Policy
 from videoserve_cache.steps.request import CacheRequest, UnusableCacheError
@@ -20,22 +19,22 @@ class Resolved:
     point: Point | None = None
 
 
-def resolve(request: CacheRequest, schedule: Schedule, calibration: Calibration | None) -> Resolved:
-    """Pure. The calibration is of this very model, schedule and size, or None when there is none.
+def resolve(request: CacheRequest, schedule: Schedule, curves: Curves | None) -> Resolved:
+    """Pure. The curves are of this very model, schedule and size, or None where nothing was calibrated.
 
     UnusableCacheError, with what is allowed or missing.
     """
     if not request.calibrated:
         return planned(named(request), schedule)
-    if calibration is None:
+    if curves is None:
         raise UnusableCacheError(
             "cache",
             f"{asked(request)} needs a calibration of this model with these adapters, steps and size; there is none.",
         )
     if request.policy == "magnitude":
-        return planned(named(request, calibration.ratios), schedule)
+        return planned(named(request, curves.calibration.ratios), schedule)
     try:
-        chosen = promised(request, calibration)
+        chosen = promised(request, curves)
     except UnreachableTargetError as error:
         raise UnusableCacheError("cache", str(error)) from None
     return Resolved(policy=chosen.policy, seconds=chosen.seconds, point=chosen.point)
@@ -50,14 +49,14 @@ def planned(policy: Policy, schedule: Schedule) -> Resolved:
     return Resolved(policy=policy)
 
 
-def promised(request: CacheRequest, calibration: Calibration) -> Promise:
+def promised(request: CacheRequest, curves: Curves) -> Promise:
     """The policies that the curve of a calibration gives."""
     if request.policy == "schedule":
-        return for_runs(request.parameters["runs"], calibration, request.guards)
+        return for_runs(request.parameters["runs"], curves, request.guards)
     if request.time_budget_s is not None:
-        return for_time(request.time_budget_s, calibration, request.guards)
+        return for_time(request.time_budget_s, curves, request.guards)
     assert request.quality is not None, "a request without policy and time has a quality"
-    return for_quality(request.quality, calibration, request.guards)
+    return for_quality(request.quality, curves, request.guards)
 
 
 def asked(request: CacheRequest) -> str:
