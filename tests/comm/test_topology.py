@@ -128,6 +128,13 @@ def test_the_islands_of_ranks_follow_the_cards_they_sit_on(fake_host: Write) -> 
     assert islands_of(host, ["0000:ff:00.0", *places]) == ()
 
 
+def test_ranks_on_other_cards_or_in_another_order_have_another_fingerprint(fake_host: Write) -> None:
+    host = look(fake_host("two sockets"))
+    places = [card.address for card in host.cards]
+    assert len({host.fingerprint_for(order) for order in (places, places[::-1], places[:4], places[4:], [])}) == 5
+    assert host.fingerprint_for(places) == host.fingerprint_for(tuple(places))
+
+
 def test_this_machine_can_be_looked_at() -> None:
     host = look()
     assert host.numa_nodes >= 1

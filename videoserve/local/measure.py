@@ -14,7 +14,7 @@ from videoserve_kernels.comm import calibration
 from videoserve_kernels.comm.calibrate import calibrate
 from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration
 from videoserve_kernels.comm.peers import addresses
-from videoserve_kernels.comm.topology import islands_of, look
+from videoserve_kernels.comm.topology import Islands, islands_of, look
 
 # Until ranks that do not answer are given up: they start, import torch, and measure.
 PATIENCE_S = 180.0
@@ -37,7 +37,7 @@ def kept_or_measured(
 
     ValueError for more ranks than there are cards.
     """
-    fingerprint, backend = look().fingerprint, backend_of(ranks, device)
+    fingerprint, backend = look().fingerprint_for(places_of(ranks, device)), backend_of(ranks, device)
     if again:
         calibration.forget(data, fingerprint, ranks, backend)
     return calibration.once(data, fingerprint, ranks, backend, lambda: measure(ranks, device, dtype, budget_s))
@@ -45,18 +45,30 @@ def kept_or_measured(
 
 def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float | None) -> Calibration:
     """Starts the ranks, has them measure each other, and ends them. MeasureFailed when one of them fails."""
-    host = look()
-    if device.type == "cuda" and ranks > torch.cuda.device_count():
-        raise ValueError(f"ranks is {ranks}; {torch.cuda.device_count()} cards are here, one for each rank.")
+    host, places = look(), places_of(ranks, device)
+    fingerprint = host.fingerprint_for(places)
+    believed = islands_of(host, places) if places else ()
+    if device.type == "cuda" and len(places) < ranks:
+        raise ValueError(f"ranks is {ranks}; {len(places)} cards are here from {device} on, one for each rank.")
     if ranks == 1:
-        return calibrate(host.fingerprint, device=device, dtype=dtype)
+        return calibrate(fingerprint, device=device, dtype=dtype)
     context = get_context("spawn")
     with TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
         processes = [
             context.Process(
                 target=run_rank,
-                args=(rank, ranks, f"file://{folder}/store", device.type, dtype, host.fingerprint, budget_s, theirs),
+                args=(
+                    rank,
+                    ranks,
+                    f"file://{folder}/store",
+                    device_of(rank, device),
+                    dtype,
+                    fingerprint,
+                    believed,
+                    budget_s,
+                    theirs,
+                ),
                 daemon=True,
             )
             for rank, (_, theirs) in enumerate(pipes)
@@ -92,14 +104,14 @@ def run_rank(
     rank: int,
     ranks: int,
     store: str,
-    kind: str,
+    device: torch.device,
     dtype: torch.dtype,
     fingerprint: str,
+    believed: Islands,
     budget_s: float | None,
     pipe: Connection,
 ) -> None:
     """One of the processes: joins the others, measures, answers."""
-    device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -109,11 +121,21 @@ def run_rank(
         dist.init_process_group(
             backend_of(ranks, device), init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
         )
-        believed = islands_of(look(), addresses()[:ranks]) if device.type == "cuda" else ()
         answer: object = calibrate(fingerprint, device=device, dtype=dtype, believed=believed, budget_s=budget_s)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
     pipe.send(answer)
+
+
+def places_of(ranks: int, device: torch.device) -> list[str]:
+    """The PCI addresses of the ranks' cards; none on processors."""
+    first = device.index or 0
+    return addresses()[first : first + ranks] if device.type == "cuda" else []
+
+
+def device_of(rank: int, device: torch.device) -> torch.device:
+    """That of a rank: cards are counted on from the one that is set."""
+    return torch.device("cuda", (device.index or 0) + rank) if device.type == "cuda" else device
 
 
 def backend_of(ranks: int, device: torch.device) -> str:

@@ -96,7 +96,10 @@ class Ranking:
                 f"--parallel {first.plan.name}."
             )
         if first.cards != tuple(range(first.plan.ranks)):
-            told.append(f"Its ranks take the cards {', '.join(map(str, first.cards))}: islands are kept together.")
+            order = ",".join(map(str, first.cards))
+            told.append(f"Islands are kept together with the cards in this order: CUDA_VISIBLE_DEVICES={order}.")
+        if first.measured_s is None:
+            told.append("The forecast counts attention, matrix products and links: a real step takes somewhat longer.")
         other = self.plain[0]
         told.append(f"Without guidance: {other.plan.name}, {seconds(other.known_s)} a step.")
         return told

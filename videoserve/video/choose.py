@@ -15,6 +15,7 @@ from videoserve.planning.card import ModelCard
 from videoserve.planning.workload import Workload, choice_key
 from videoserve.types import VideoPlan
 from videoserve.video.denoise import velocities
+from videoserve.video.links import places_of
 from videoserve.video.load import Components
 from videoserve.video.memory import out_of_memory
 from videoserve.video.ranks import Plans
@@ -50,7 +51,7 @@ def choose(components: Components, settings: Settings, directory: Path) -> dict[
     ranks = components.ranks
     plan = default_plan(components, ModelCard.read(directory))
     host = look()
-    kept = Choices(settings.data, host.fingerprint)
+    kept = Choices(settings.data, host.fingerprint_for(places_of(ranks.size, components.device)))
     keys = {guided: key_of(plan, components, guided, settings.wire) for guided in (True, False)}
     found = {guided: choice for guided, key in keys.items() if (choice := kept.get(key)) is not None}
     if len(found) < len(keys):
@@ -80,8 +81,9 @@ def best(
 ) -> dict[bool, Forecasted]:
     """The two plans, measured where there was a choice."""
     ranks = components.ranks
+    fingerprint = host.fingerprint_for(places_of(ranks.size, components.device))
     links = calibration.once(
-        settings.data, host.fingerprint, ranks.size, dist.get_backend(), lambda: ranks.measure(host, components.dtype)
+        settings.data, fingerprint, ranks.size, dist.get_backend(), lambda: ranks.measure(host, components.dtype)
     )
     work = Workload.read(directory, components.dtype.itemsize).at((plan.width, plan.height), plan.num_frames, None)
     # The ranks sit where they sit.

@@ -10,14 +10,19 @@ from videoserve_kernels.comm.peers import addresses
 from videoserve_kernels.comm.topology import Host, islands_of
 
 
-def request_for(host: Host, ranks: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What every rank has to know, as JSON holds it; `device` is rank 0's, and the others have those after it."""
+def places_of(ranks: int, device: torch.device) -> list[str]:
+    """The PCI addresses of the ranks' cards: rank 0 has `device`, the others those after it. None on processors."""
     first = device.index or 0
-    places = addresses()[first : first + ranks] if device.type == "cuda" else []
+    return addresses()[first : first + ranks] if device.type == "cuda" else []
+
+
+def request_for(host: Host, ranks: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What every rank has to know, as JSON holds it; `device` is rank 0's."""
+    places = places_of(ranks, device)
     return {
-        "fingerprint": host.fingerprint,
+        "fingerprint": host.fingerprint_for(places),
         "dtype": str(dtype).removeprefix("torch."),
-        "believed": islands_of(host, places) if len(places) == ranks else (),
+        "believed": islands_of(host, places) if places else (),
     }
 
 

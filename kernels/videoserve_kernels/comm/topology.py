@@ -76,6 +76,10 @@ class Host:
                 del card["link"]["width"], card["link"]["speed"]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
+    def fingerprint_for(self, places: Sequence[str]) -> str:
+        """The fingerprint of ranks that sit on the cards at these PCI addresses, in this order; none without cards."""
+        return hashlib.sha256(" ".join((self.fingerprint, *places)).encode()).hexdigest()[:16]
+
     def nearness(self, one: int, other: int) -> Nearness:
         """What is between two cards: a switch, several, a host bridge, a socket, or the way between sockets."""
         here, there = self.cards[one], self.cards[other]
