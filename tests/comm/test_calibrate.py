@@ -70,6 +70,7 @@ def measured(**changes: Any) -> Calibration:
         ranks=8,
         backend="nccl",
         device="cuda",
+        dtype="bfloat16",
         pairs=tuple(map(tuple, table([[0, 1, 2, 3], [4, 5, 6, 7]], 55e9, 40e9))),
         shifts=(50e9,) * 7,
         all_to_all=22e9,
@@ -104,16 +105,17 @@ def test_a_collapse_is_less_than_half_of_what_neighbours_exchange() -> None:
     assert not measured(all_to_all=26e9).collapses
 
 
-def test_a_calibration_is_kept_by_host_backend_and_ranks(tmp_path: Path) -> None:
+def test_a_calibration_is_kept_by_host_ranks_backend_and_dtype(tmp_path: Path) -> None:
     kept = measured()
     calibration.save(tmp_path, kept)
-    assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl") == kept
-    assert calibration.load(tmp_path, kept.fingerprint, 4, "nccl") is None
-    assert calibration.load(tmp_path, kept.fingerprint, 8, "gloo") is None
-    assert calibration.load(tmp_path, "another", 8, "nccl") is None
+    assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl", "bfloat16") == kept
+    assert calibration.load(tmp_path, kept.fingerprint, 4, "nccl", "bfloat16") is None
+    assert calibration.load(tmp_path, kept.fingerprint, 8, "gloo", "bfloat16") is None
+    assert calibration.load(tmp_path, "another", 8, "nccl", "bfloat16") is None
+    assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl", "float32") is None
     again = measured(seconds=18.0, trunk=None, host_copies=None)
     calibration.save(tmp_path, again)
-    assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl") == again
+    assert calibration.load(tmp_path, kept.fingerprint, 8, "nccl", "bfloat16") == again
     assert len(list(tmp_path.rglob("*.*"))) == 1
     assert Calibration.from_dict(json.loads(json.dumps(kept.to_dict()))) == kept
 
@@ -125,7 +127,7 @@ def test_a_host_is_measured_once_by_however_many_processes(tmp_path: Path) -> No
         asked.append(1)
         return measured()
 
-    key = (tmp_path, measured().fingerprint, 8, "nccl")
+    key = (tmp_path, measured().fingerprint, 8, "nccl", "bfloat16")
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: calibration.once(*key, measure), range(4)))
     assert found == [measured()] * 4

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from videoserve_kernels.comm import calibration
-from videoserve_kernels.comm.calibrate import calibrate
+from videoserve_kernels.comm.calibrate import calibrate, name_of
 from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration
 from videoserve_kernels.comm.peers import addresses
 from videoserve_kernels.comm.topology import Islands, islands_of, look
@@ -39,8 +39,10 @@ def kept_or_measured(
     """
     fingerprint, backend = look().fingerprint_for(places_of(ranks, device)), backend_of(ranks, device)
     if again:
-        calibration.forget(data, fingerprint, ranks, backend)
-    return calibration.once(data, fingerprint, ranks, backend, lambda: measure(ranks, device, dtype, budget_s))
+        calibration.forget(data, fingerprint, ranks, backend, name_of(dtype))
+    return calibration.once(
+        data, fingerprint, ranks, backend, name_of(dtype), lambda: measure(ranks, device, dtype, budget_s)
+    )
 
 
 def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float | None) -> Calibration:

@@ -21,6 +21,7 @@ from videoserve.video.memory import out_of_memory
 from videoserve.video.ranks import Plans
 from videoserve.video.warmup import PROMPTS, default_plan, fastest, started
 from videoserve_kernels.comm import calibration
+from videoserve_kernels.comm.calibrate import name_of
 from videoserve_kernels.comm.choices import Choice, Choices
 from videoserve_kernels.comm.planner import Forecasted, Terms, confirm, pair
 from videoserve_kernels.comm.topology import Host, look
@@ -71,7 +72,7 @@ def key_of(plan: VideoPlan, components: Components, guided: bool, wire: str) -> 
         plan.num_frames,
         guided=guided,
         ranks=components.ranks.size,
-        dtype=str(components.dtype).removeprefix("torch."),
+        dtype=name_of(components.dtype),
         wire=wire,
     )
 
@@ -83,7 +84,12 @@ def best(
     ranks = components.ranks
     fingerprint = host.fingerprint_for(places_of(ranks.size, components.device))
     links = calibration.once(
-        settings.data, fingerprint, ranks.size, dist.get_backend(), lambda: ranks.measure(host, components.dtype)
+        settings.data,
+        fingerprint,
+        ranks.size,
+        dist.get_backend(),
+        name_of(components.dtype),
+        lambda: ranks.measure(host, components.dtype),
     )
     work = Workload.read(directory, components.dtype.itemsize).at((plan.width, plan.height), plan.num_frames, None)
     # The ranks sit where they sit.

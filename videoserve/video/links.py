@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from videoserve_kernels.comm.calibrate import calibrate
+from videoserve_kernels.comm.calibrate import calibrate, name_of
 from videoserve_kernels.comm.calibration import Calibration
 from videoserve_kernels.comm.peers import addresses
 from videoserve_kernels.comm.topology import Host, islands_of
@@ -21,7 +21,7 @@ def request_for(host: Host, ranks: int, device: torch.device, dtype: torch.dtype
     places = places_of(ranks, device)
     return {
         "fingerprint": host.fingerprint_for(places),
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": name_of(dtype),
         "believed": islands_of(host, places) if places else (),
     }
 

@@ -51,6 +51,7 @@ def calibrate(
             ranks=probe.ranks,
             backend=dist.get_backend(),
             device=device.type,
+            dtype=name_of(dtype),
             pairs=pairs,
             shifts=tuple(probe.rate(probe.next_ones(distance)) for distance in range(1, probe.ranks)),
             all_to_all=probe.rate_of_all(everybody, staged=False),
@@ -79,6 +80,7 @@ def alone(fingerprint: str, device: torch.device, dtype: torch.dtype) -> Calibra
         ranks=1,
         backend=NO_BACKEND,
         device=device.type,
+        dtype=name_of(dtype),
         pairs=((0.0,),),
         shifts=(),
         all_to_all=0.0,
@@ -138,6 +140,10 @@ def next_within(islands: Islands) -> dict[int, int]:
         if len(island) > 1
         for place, rank in enumerate(island)
     }
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def memory(device: torch.device) -> float | None:

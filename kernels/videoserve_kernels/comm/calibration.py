@@ -46,6 +46,7 @@ class Calibration:
     ranks: int
     backend: str
     device: str
+    dtype: str
     pairs: tuple[tuple[float, ...], ...]
     shifts: tuple[float, ...]
     all_to_all: float
@@ -104,20 +105,22 @@ def as_table(rows: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(row) for row in rows)
 
 
-def path(data: Path, fingerprint: str, ranks: int, backend: str) -> Path:
-    return data / "calibrations" / f"{fingerprint}-{backend}-{ranks}.json"
+def path(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> Path:
+    return data / "calibrations" / f"{fingerprint}-{backend}-{dtype}-{ranks}.json"
 
 
-def once(data: Path, fingerprint: str, ranks: int, backend: str, measure: Callable[[], Calibration]) -> Calibration:
+def once(
+    data: Path, fingerprint: str, ranks: int, backend: str, dtype: str, measure: Callable[[], Calibration]
+) -> Calibration:
     """What was kept for this host, or what `measure` gives now, which is kept.
 
     Processes that measure one host wait for each other, so that they neither disturb each other nor do it twice.
     """
-    target = path(data, fingerprint, ranks, backend)
+    target = path(data, fingerprint, ranks, backend, dtype)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{fingerprint}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        kept = load(data, fingerprint, ranks, backend)
+        kept = load(data, fingerprint, ranks, backend, dtype)
         if kept is None:
             kept = measure()
             save(data, kept)
@@ -125,8 +128,8 @@ def once(data: Path, fingerprint: str, ranks: int, backend: str, measure: Callab
 
 
 def save(data: Path, calibration: Calibration) -> None:
-    """Keeps it in the data folder, in place of an earlier one of the same host, backend and number of ranks."""
-    target = path(data, calibration.fingerprint, calibration.ranks, calibration.backend)
+    """Keeps it in the data folder, in place of an earlier one of the same host, ranks, backend and dtype."""
+    target = path(data, calibration.fingerprint, calibration.ranks, calibration.backend, calibration.dtype)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not there: another process may read it at any time.
     half = target.with_suffix(f".{os.getpid()}")
@@ -134,12 +137,12 @@ def save(data: Path, calibration: Calibration) -> None:
     half.replace(target)
 
 
-def forget(data: Path, fingerprint: str, ranks: int, backend: str) -> None:
+def forget(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> None:
     """Lets go of what was kept, so that it is measured anew."""
-    path(data, fingerprint, ranks, backend).unlink(missing_ok=True)
+    path(data, fingerprint, ranks, backend, dtype).unlink(missing_ok=True)
 
 
-def load(data: Path, fingerprint: str, ranks: int, backend: str) -> Calibration | None:
-    """What was kept for this host, backend and number of ranks; None when nothing was."""
-    kept = path(data, fingerprint, ranks, backend)
+def load(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> Calibration | None:
+    """What was kept for this host, so many ranks, backend and dtype; None when nothing was."""
+    kept = path(data, fingerprint, ranks, backend, dtype)
     return Calibration.from_dict(json.loads(kept.read_text())) if kept.exists() else None
