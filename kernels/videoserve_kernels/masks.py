@@ -36,6 +36,8 @@ def seen_keys(
     block_mask: Tensor | None = None,
 ) -> Tensor | None:
     """Which key each query sees, bool [B or 1, N or 1, S or 1, L]; None when each sees all."""
+    if key_lengths is None and not causal and window is None and block_mask is None:
+        return None
     key = torch.arange(keys, device=device)
     # Positions are counted from the ends: the last query stands at the last key.
     query = torch.arange(queries, device=device)[:, None] + keys - queries

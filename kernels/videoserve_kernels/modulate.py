@@ -50,7 +50,7 @@ def torch_gated_residual(x: Tensor, y: Tensor, gate: Tensor, frame_index: Tensor
 
 def of_frame(table: Tensor, frame_index: Tensor) -> Tensor:
     """The row of each frame, [B, K, C] to [B, F, 1, C]."""
-    return table[:, frame_index].unsqueeze(2)
+    return table.index_select(1, frame_index).unsqueeze(2)
 
 
 def triton_modulated_norm(x: Tensor, shift: Tensor, scale: Tensor, frame_index: Tensor, *, eps: float) -> Tensor:

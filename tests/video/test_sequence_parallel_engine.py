@@ -181,7 +181,7 @@ def lost(world: Any, own: Settings, directory: Path, job: Job, number: int) -> A
     """Rank 1 gets a signal in the middle of a forward; what rank 0 raises, and after how many seconds."""
     if world.rank:
         patch = pytest.MonkeyPatch()
-        patch.setattr(WanTransformer, "unpatch", lambda *arguments: os.kill(os.getpid(), number))
+        patch.setattr(WanTransformer, "project_out", lambda *arguments: os.kill(os.getpid(), number))
         follow(own, directory)
         return None
     engine = opened(own, directory)

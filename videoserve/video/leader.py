@@ -14,7 +14,7 @@ from videoserve.video.ranks import GRACE_S, Meshes, Plans, described, send
 from videoserve.video.run import Run, need
 from videoserve_kernels.comm.calibration import Calibration
 from videoserve_kernels.comm.channel import Channel
-from videoserve_kernels.comm.exchange import CommunicationError
+from videoserve_kernels.comm.exchange import CommunicationError, Handle
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
 from videoserve_kernels.comm.topology import Host
@@ -44,6 +44,7 @@ class Leader:
         self._limit_s = time_limit_s
         self._known: set[str] = set()
         self._dropped: list[str] = []
+        self._ending: Handle[None] = Handle(lambda: None)
         one = ParallelPlan()
         self.meshes = Meshes(Plans(guided=one, plain=one), device, time_limit_s)
 
@@ -64,6 +65,7 @@ class Leader:
         """
         if plans.guided.ranks != self.size:
             raise ValueError(f"The plan {plans.guided.name} needs {plans.guided.ranks} ranks; here are {self.size}.")
+        self._ending.wait()
         self.meshes.close()
         if self._channel is not None:
             names = [plans.guided.name, plans.plain.name]
@@ -136,19 +138,17 @@ class Leader:
         When a rank fails, this one too, all make new meshes and what is raised is why; nobody has moved. When a rank
         is gone CommunicationError is raised, and the ranks have to be started again.
         """
-        assert self._channel is not None
+        about_it = {"plan": mesh.plan.digest, "guided": mesh is self.meshes.guided, "tensors": described(tensors)}
         try:
-            self._tell(
-                {
-                    **header,
-                    "plan": mesh.plan.digest,
-                    "guided": mesh is self.meshes.guided,
-                    "tensors": described(tensors),
-                }
-            )
-            send(tensors, mesh)
+            # What the last unit ended with was under way while solver and previews ran.
+            self._ending.wait()
+            self._tell({**header, **about_it})
+            # This rank has them already: it begins while they travel.
+            sent = send(tensors, mesh)
             yield
-            mesh.end_step()
+            for handle in sent:
+                handle.wait()
+            self._ending = mesh.step_ending()
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -169,6 +169,7 @@ class Leader:
         if cause is None:
             raise error
         release(self._device)
+        self._ending = Handle(lambda: None)
         self.meshes.renew()
         return cause
 

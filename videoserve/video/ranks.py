@@ -10,6 +10,7 @@ from torch import Tensor
 from videoserve.video.families.context import TextContext
 from videoserve.video.run import Encoded
 from videoserve_kernels.comm.collectives import broadcast
+from videoserve_kernels.comm.exchange import Handle
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
 
@@ -89,10 +90,9 @@ def described(tensors: Sequence[Tensor]) -> list[list[Any]]:
     return [[list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for tensor in tensors]
 
 
-def send(tensors: Sequence[Tensor], mesh: Mesh) -> None:
-    """From rank 0 to all others, one message each."""
-    for tensor in tensors:
-        broadcast(tensor.contiguous(), mesh.world).wait()
+def send(tensors: Sequence[Tensor], mesh: Mesh) -> list[Handle[Tensor]]:
+    """Starts on the way from rank 0 to all others, one message each."""
+    return [broadcast(tensor.contiguous(), mesh.world) for tensor in tensors]
 
 
 def receive(about: Sequence[Sequence[Any]], mesh: Mesh) -> list[Tensor]:

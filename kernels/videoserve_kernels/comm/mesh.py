@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from videoserve_kernels.comm.counters import Counters
-from videoserve_kernels.comm.exchange import Group, Link, exchange
+from videoserve_kernels.comm.exchange import Group, Handle, Link, exchange
 from videoserve_kernels.comm.plan import ParallelPlan
 from videoserve_kernels.comm.sequence import CollectiveSequence, SequenceMismatchError, first_difference, lengths
 from videoserve_kernels.comm.split import slices, split
@@ -88,14 +88,23 @@ class Mesh:
         SequenceMismatchError on every rank when the ranks of a group differ. Where the difference has made a rank
         wait for a message that nobody sends, its collective raises CommunicationError at the time limit instead.
         """
+        self.step_ending().wait()
+
+    def step_ending(self) -> Handle[None]:
+        """The same comparison under way: `wait` before the next one begins."""
+        ended = self.collectives.ended()
+        self.collectives.next_step()
         names = sorted({group.name for group in self._groups.values()})
-        summaries = self._from_all(self.world, self.collectives.summary(names), 4 * self.collectives.step + 1)
+        summaries = self._from_all(self.world, ended.summary(names), 4 * ended.step + 1)
+        return summaries.then(lambda all_of_them: self._compare(ended, names, all_of_them))
+
+    def _compare(self, ended: CollectiveSequence, names: list[str], summaries: list[bytes]) -> None:
         for position, name in enumerate(names):
             entry = slice(16 * position, 16 * position + 16)
             for ranks in self.plan.members(*GROUPS[name]):
                 if len({summaries[rank][entry] for rank in ranks}) > 1:
-                    self._report(name, ranks, {rank: lengths(summaries[rank])[position] for rank in ranks})
-        self.collectives.next_step()
+                    issued = {rank: lengths(summaries[rank])[position] for rank in ranks}
+                    self._report(ended, name, ranks, issued)
 
     def renew(self) -> None:
         """Makes the groups anew, with no collective issued: after one broke off. Every rank calls it in its turn."""
@@ -152,27 +161,26 @@ class Mesh:
             link=self._link,
         )
 
-    def _report(self, name: str, ranks: tuple[int, ...], issued: dict[int, int]) -> None:
-        step = self.collectives.step
+    def _report(self, ended: CollectiveSequence, name: str, ranks: tuple[int, ...], issued: dict[int, int]) -> None:
+        step = ended.step
         told = ", ".join(f"rank {rank} issued {count}" for rank, count in issued.items())
         message = f"Step {step}: the ranks of the group {name} issued different collectives ({told})"
         if self.rank not in ranks:
             raise SequenceMismatchError(f"{message}; the first that differs is known to them only.")
         shared = min(issued.values())
-        mine = self.collectives.history(name, shared)
-        position = first_difference(self._from_all(self._groups[name], mine, 4 * step + 3))
+        mine = ended.history(name, shared)
+        position = first_difference(self._from_all(self._groups[name], mine, 4 * step + 3).wait())
         raise SequenceMismatchError(
-            f"{message}; they part at number {position}, where rank {self.rank} "
-            f"{self.collectives.describe(name, position)}."
+            f"{message}; they part at number {position}, where rank {self.rank} {ended.describe(name, position)}."
         )
 
-    def _from_all(self, group: Group, mine: bytes, number: int) -> list[bytes]:
+    def _from_all(self, group: Group, mine: bytes, number: int) -> Handle[list[bytes]]:
         """The bytes of every rank of the group, all of one length. Odd numbers: not among the group's collectives."""
         own = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
         own = own.to(self.device)
         boxes = [torch.empty_like(own) if peer != group.index else own for peer in range(group.size)]
         peers = [peer for peer in range(group.size) if peer != group.index]
-        exchange(
+        sent = exchange(
             group, "compare", dict.fromkeys(peers, own), {peer: boxes[peer] for peer in peers}, number=number
-        ).wait()
-        return [bytes(box.cpu().numpy()) for box in boxes]
+        )
+        return sent.then(lambda _: [bytes(box.cpu().numpy()) for box in boxes])

@@ -41,8 +41,12 @@ class CollectiveSequence:
             for digests in (self.digests.get(group, []) for group in groups)
         )
 
+    def ended(self) -> "CollectiveSequence":
+        """The step as it stands, to be compared while the next one runs."""
+        return CollectiveSequence(self.step, dict(self.issued), dict(self.digests))
+
     def next_step(self) -> None:
-        """Forgets the step's collectives; the ranks have agreed on them."""
+        """Forgets the step's collectives; they have been compared, or `ended` has them."""
         self.step += 1
         self.issued.clear()
         self.digests.clear()

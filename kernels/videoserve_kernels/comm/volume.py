@@ -1,4 +1,4 @@
-"""What a rank sends in one self-attention and in a whole forward: the planner's figures, what the counters must show."""
+"""What a rank sends in one self-attention and in a whole forward: what plans are judged by and counters must show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
