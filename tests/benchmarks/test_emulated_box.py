@@ -33,6 +33,7 @@ def able(parts: dict[str, ModuleType]) -> dict[str, ModuleType]:
     return parts
 
 
+@pytest.mark.slow
 def test_two_ranks_take_what_the_simulator_says(able: dict[str, ModuleType]) -> None:
     rates = able["links"].Rates(card=200, trunk=200)
     case = able["cases"].Case(name="tiny", rates=rates, attention_s=0.1)
