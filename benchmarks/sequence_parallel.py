@@ -2,11 +2,11 @@
 
     python benchmarks/sequence_parallel.py [--rounds 15] [--frames 17 49] [--plans cfg2 u2 u2-g2 r2]
 
-At the largest size of the model's card, with its own number of frames and with a longer clip. A step is all that happens
-between two steps of a guided job: header, latents, forward, gather, guidance and solver. Both sides run in turn in the
-same process, rank 0, with the same weights; the other rank sleeps while rank 0 is alone. Refuses to print a time when the
-velocities differ by more than 1e-5 of their size. Then, in a process alone, what the mesh of one rank adds to a forward
-whose self-attention calls the attention door itself.
+At the largest size of the model's card, with its own number of frames and with a longer clip. A step is all that
+happens between two steps of a guided job: header, latents, forward, gather, guidance and solver. Both sides run in turn
+in the same process, rank 0, with the same weights; the other rank sleeps while rank 0 is alone. Refuses to print a time
+when the velocities differ by more than 1e-5 of their size. Then, in a process alone, what the mesh of one rank adds to
+a forward whose self-attention calls the attention door itself.
 """
 
 import argparse
