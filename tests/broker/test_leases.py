@@ -191,6 +191,21 @@ async def test_what_a_dead_worker_held_is_queued_within_seconds_while_nobody_cla
     assert (again.job.id, again.attempt) == ("a", 2)
 
 
+async def test_a_worker_that_lives_may_still_renew_a_lease_that_ran_out_until_another_claims(
+    hasty: Broker, make_job: MakeJob
+) -> None:
+    await hasty.submit([make_job("a")], **ROOMY)
+    await hasty.heartbeat("slow", {"kind": "video", "ready": True}, ttl=30)
+    slow = await claimed(hasty, worker="slow")
+    await asyncio.sleep(0.06)
+    assert await hasty.reap() == []
+    assert not await hasty.renew("a", slow.fence)
+    await asyncio.sleep(0.06)
+    assert (await claimed(hasty)).attempt == 2
+    with pytest.raises(FenceLost):
+        await hasty.renew("a", slow.fence)
+
+
 async def test_attempts_that_end_by_reaping_are_counted(hasty: Broker, make_job: MakeJob) -> None:
     await hasty.submit([make_job("a")], **ROOMY)
     for expected in (["a"], ["a"], []):

@@ -133,7 +133,8 @@ async def test_both_ranks_make_a_job_and_nobody_else_can_reach_them(broker: Brok
     assert (state.status, state.attempt) == ("completed", 1)
     assert result(state, group) == chain_end("plain", 20, RANKS)
     (worker,) = await broker.workers()
-    assert (worker["ranks"], worker["parallel"], worker["pid"]) == (RANKS, "auto", group.pid(0))
+    assert (worker["ranks"], worker["parallel"], worker["restarts"]) == (RANKS, "auto", 0)
+    assert worker["pid"] == group.pid(0)
     listening = [address for pid in (group.process.pid, *group.started()) for address in listens(pid)]
     # A pair of ranks at least, and each of its sockets on this machine's own interface.
     assert len(listening) >= RANKS
@@ -142,8 +143,8 @@ async def test_both_ranks_make_a_job_and_nobody_else_can_reach_them(broker: Brok
 
 @pytest.mark.parametrize(
     ("rank", "number", "attempts"),
-    [(1, signal.SIGKILL, 1), (0, signal.SIGKILL, 2), (1, signal.SIGSTOP, 1)],
-    ids=["a dead follower", "a dead leader", "a follower that stands still"],
+    [(1, signal.SIGKILL, 1), (0, signal.SIGKILL, 2), (1, signal.SIGSTOP, 1), (0, signal.SIGSTOP, 2)],
+    ids=["a dead follower", "a dead leader", "a follower that stands still", "a leader that stands still"],
 )
 async def test_a_lost_rank_costs_time_and_no_job(
     broker: Broker, group: Group, rank: int, number: signal.Signals, attempts: int
@@ -164,6 +165,20 @@ async def test_a_lost_rank_costs_time_and_no_job(
     assert before.isdisjoint({group.pid(0), group.pid(1)})
     assert not any(alive(pid) for pid in before)
     assert group.process.poll() is None
+
+
+async def test_an_idle_follower_that_stands_still_is_replaced_before_a_job_comes(broker: Broker, group: Group) -> None:
+    before = group.pid(1)
+    os.kill(before, signal.SIGSTOP)
+    async with asyncio.timeout(PATIENCE_S):
+        while not [w for w in await broker.workers() if w["pid"] == group.pid(0) != before and w["ready"]]:
+            await asyncio.sleep(0.02)
+        while alive(before):
+            await asyncio.sleep(0.02)
+    (worker,) = [w for w in await broker.workers() if w["pid"] == group.pid(0)]
+    assert worker["restarts"] > 0
+    state = await ended(broker, await submit(broker, "after", 5))
+    assert (state.status, state.attempt) == ("completed", 1)
 
 
 async def test_a_job_that_ends_ranks_wherever_it_is_taken_up_has_only_so_many_attempts(
@@ -192,7 +207,7 @@ async def test_sigterm_hands_the_job_back_and_ends_every_process(broker: Broker,
 async def test_no_rank_outlives_an_agent_that_is_killed(broker: Broker, make_group: Callable[..., Group]) -> None:
     group = make_group()
     job = await submit(broker, "orphan", 10_000)
-    await state_when(broker, job, lambda state: state.progress > 0)
+    await state_when(broker, job, lambda state: state.status == "in_progress")
     group.process.kill()
     await gone(group.started())
     await broker.cancel(job.id, "t")

@@ -67,13 +67,15 @@ local function close(call_name)
   set(p.id, 'closed', closing)
 end
 
--- Leases that ran out. Returns the ids that are queued again; files nobody needs wait among the orphans.
-local function reap(kind)
+-- Leases that ran out; with `spare`, only of workers without a heartbeat: one that is merely slow may still renew.
+-- Returns the ids that are queued again; files nobody needs wait among the orphans.
+local function reap(kind, spare)
   local again = {}
   for _, id in ipairs(call('ZRANGEBYSCORE', K.leases .. kind, '-inf', now(), 'LIMIT', 0, 100)) do
     local freed = {}
     local worker = get(id, 'worker') or ''
-    if try_again(id, 'Worker ' .. worker .. ' stopped renewing its lease.', freed) then
+    local spared = spare and call('EXISTS', K.worker .. worker) == 1
+    if not spared and try_again(id, 'Worker ' .. worker .. ' stopped renewing its lease.', freed) then
       again[#again + 1] = id
     end
     orphan(freed, id)

@@ -12,9 +12,10 @@ KINDS: Final = ("video", "chat")
 
 class JanitorCalls(Calls):
     async def reap(self) -> list[str]:
-        """Ends the attempts whose lease has run out, as a claim does; the ids of the jobs that are queued again.
+        """Ends attempts whose lease has run out and whose worker is gone; the ids of the jobs that are queued again.
 
-        Cheap enough for every second: where every worker is busy, or none is there, no claim notices.
+        Cheap enough for every second: where every worker is busy, or none is there, no claim notices. A claim takes
+        the job of a worker that lives as well, once its lease has run out.
         """
         answer = await self._link.transition(
             "reap",

@@ -44,9 +44,12 @@ class RankAgent(LocalElasticAgent):
     seconds of patience, and a rank that stands still would hold up the others for as long.
     """
 
-    def __init__(self, spec: WorkerSpec, drain_s: float) -> None:
+    def __init__(self, spec: WorkerSpec, *, drain_s: float, stop_s: float) -> None:
+        """`stop_s` is how long a rank may stand still, as after SIGSTOP."""
         super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), start_method="forkserver")
         self._drain_s = drain_s
+        self._stop_s = stop_s
+        self._stopped: dict[int, float] = {}
         self._pause_s = FIRST_PAUSE_S
         self._began = time.monotonic()
 
@@ -58,6 +61,7 @@ class RankAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         codes = self._codes()
         if all(code is None for code in codes.values()):
+            self._end_stopped()
             return RunResult(state=WorkerState.HEALTHY)
         lived_s = round(time.monotonic() - self._began, 1)
         log.error("a rank has ended", extra={"codes": codes, "lived_s": lived_s})
@@ -66,6 +70,13 @@ class RankAgent(LocalElasticAgent):
             self._kill(rank for rank in codes if rank != 0)
         self._end(PART, PART_S)
         return self._result()
+
+    def _end_stopped(self) -> None:
+        """Ends ranks that have stood still for too long: in the middle of a step, idle, or with everybody's leases."""
+        now = time.monotonic()
+        stopped = [rank for rank, pid in self._pids().items() if is_stopped(pid)]
+        self._stopped = {rank: self._stopped.get(rank, now) for rank in stopped}
+        self._kill(rank for rank, since in self._stopped.items() if now - since > self._stop_s)
 
     def _result(self) -> RunResult:
         codes = self._codes()
@@ -121,6 +132,14 @@ class RankAgent(LocalElasticAgent):
         return self._pcontext.pids()
 
 
+def is_stopped(pid: int) -> bool:
+    """On Linux only; elsewhere nothing seems to be."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    except OSError:
+        return False
+
+
 def all_ended(codes: Codes) -> bool:
     return None not in codes.values()
 
@@ -146,7 +165,7 @@ def run_group(settings: Settings, worker: int, run_rank: Callable[[Settings, str
             local_addr="127.0.0.1",
         )
         try:
-            result = RankAgent(spec, settings.drain_s).run()
+            result = RankAgent(spec, drain_s=settings.drain_s, stop_s=settings.collective_timeout_s).run()
         except SignalException:
             return 0
     refused = any(failure.exitcode == EXIT_REFUSED for failure in result.failures.values())

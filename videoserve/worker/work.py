@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 
 from videoserve.broker.broker import Broker
@@ -51,6 +52,8 @@ async def work(settings: Settings, model: str, files: FileStore, engine: Engine,
         await broker.close()
         raise
     shown.update(ranks=settings.ranks, parallel=settings.parallel)
+    if settings.ranks > 1:
+        shown["restarts"] = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     worker = Worker(
         broker,
         files,
