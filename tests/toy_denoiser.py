@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -77,14 +78,19 @@ class Generation:
     epoch: str = EPOCH
     group: tuple[int, ...] = (0,)
     calls: dict[Branch, int] = field(default_factory=dict)
+    before: dict[int, Tensor] = field(default_factory=dict)
     step: int = 0
 
     def advance(self) -> None:
         ctx = self.cache.schedule.at(self.step, request=self.cache.request, epoch=self.epoch, group=self.group)
-        out = self.branch(ctx)
-        if ctx.guided:
-            uncond = self.branch(ctx.of("uncond"))
-            out = uncond + GUIDANCE * (out - uncond)
+        self.before[self.step] = self.latents
+        out = guided(self.branch, ctx)
+        owed = self.cache.owed(ctx) if self.cache.decide(ctx) is Decision.RUN else []
+        if owed:
+            self.latents = self.before[owed[0].step]
+            for past in owed:
+                again = guided(lambda branch: self.cache.estimate(branch, self.latents), past)
+                self.latents = self.latents + (past.sigma_next - past.sigma) * again
         self.latents = self.latents + (ctx.sigma_next - ctx.sigma) * out
         self.step += 1
 
@@ -116,15 +122,21 @@ def begin(
     return Generation(model, cache, noise(seed))
 
 
+def guided(branch: Callable[[StepCtx], Tensor], ctx: StepCtx) -> Tensor:
+    """The velocity with guidance, where there is any."""
+    out = branch(ctx)
+    if not ctx.guided:
+        return out
+    uncond = branch(ctx.of("uncond"))
+    return uncond + GUIDANCE * (out - uncond)
+
+
 def uncached(schedule: Schedule, model: Model, *, seed: int = 9) -> Tensor:
     """The same loop without any cache."""
     latents = noise(seed)
     for step in range(schedule.n_steps):
         ctx = schedule.at(step, epoch=EPOCH)
-        out = model(latents, ctx)
-        if ctx.guided:
-            uncond = model(latents, ctx.of("uncond"))
-            out = uncond + GUIDANCE * (out - uncond)
+        out = guided(partial(model, latents), ctx)
         latents = latents + (ctx.sigma_next - ctx.sigma) * out
     return latents
 

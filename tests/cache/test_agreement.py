@@ -50,11 +50,11 @@ class World:
 
 def activations(step: int) -> Tensor:
     """Tokens [1, S, C] that move unevenly: in half of the steps only one token does."""
-    torch.manual_seed(0)
-    still = torch.randn(1, TOKENS, 4, dtype=torch.float64)
-    moving = torch.zeros_like(still)
+    generator = torch.Generator().manual_seed(0)
+    still, drawn = torch.randn(2, 1, TOKENS, 4, generator=generator, dtype=torch.float64)
     where = slice(step % TOKENS, step % TOKENS + 1) if step % 2 else slice(None)
-    moving[:, where] = torch.randn(1, TOKENS, 4, dtype=torch.float64)[:, where]
+    moving = torch.zeros_like(still)
+    moving[:, where] = drawn[:, where]
     return still + 0.02 * step * moving
 
 

@@ -87,6 +87,12 @@ def test_a_policy_by_name(told: dict[str, Any], policy: Policy) -> None:
             "retain",
             "cache.retain is 2.0; it is a share .* 0 to 1",
         ),
+        (
+            {"policy": "first_blocks", "threshold": 1, "replay": True},
+            "replay",
+            "cache.replay is True; .* cannot take a step",
+        ),
+        ({"policy": "mask", "steps": "R.R", "replay": 1}, "replay", "cache.replay is 1; it is true or false"),
         ({"quality": "best"}, "quality", "cache.quality is 'best'; allowed: exact, high, balanced, fast"),
         ({"time_budget_s": 0}, "time_budget_s", "cache.time_budget_s is 0; it is above 0 seconds"),
         ({"time_budget_s": "10"}, "time_budget_s", "cache.time_budget_s is '10'; it is a number"),
@@ -147,7 +153,7 @@ def curves() -> Curves:
 
 
 def wavy(latents: Tensor, ctx: StepCtx) -> Tensor:
-    return smooth()(latents, ctx) + 0.1 * torch.sin(torch.tensor(12 * ctx.sigma)) * noise(5)
+    return smooth()(latents, ctx) + torch.sin(torch.tensor(20 * ctx.sigma)) * noise(5)
 
 
 def test_magnitude_takes_its_ratios_from_the_calibration(curves: Curves) -> None:
@@ -183,7 +189,7 @@ def test_a_time_budget_becomes_the_best_policy_within_it(curves: Curves) -> None
         assert resolved.seconds == curves.calibration.seconds(resolved.point.runs)
         assert resolved.seconds <= budget
         points.append(resolved.point)
-    assert [point.runs for point in points] == [10, 13]
+    assert points[0].runs <= 10 < points[1].runs <= 13
     assert points[0].worst_db < points[1].worst_db
     assert resolve(parse({"time_budget_s": 22}), SCHEDULE, curves).policy == Off()
     with pytest.raises(UnusableCacheError, match=r"cache.time_budget_s is 3, but this video takes \d+\.\d s at least"):

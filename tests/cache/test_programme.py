@@ -80,6 +80,16 @@ def test_foretells_the_first_step_s_error_exactly(calibrate: Calibrate) -> None:
         assert error < 1.05 * foretold < 4 * error
 
 
+def test_a_replay_is_foretold_to_come_nearer(calibrate: Calibrate) -> None:
+    schedule, letters = even(20), "RR..R..R..R..R..R..R"
+    calibration = calibrate(schedule)
+    for order in (1, 2):
+        plain, replayed = (
+            errors(calibration, Forecast(order=order, replay=replay), [letters]).max() for replay in (False, True)
+        )
+        assert replayed < plain / 2
+
+
 def test_forecasts_of_the_right_order_are_foretold_to_lose_nothing(calibrate: Calibrate) -> None:
     calibration = calibrate(even(12), polynomial(1))
     letters = "RR...R...R.R"

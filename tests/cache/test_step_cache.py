@@ -67,6 +67,30 @@ def test_higher_orders_are_nearer_on_a_smooth_model() -> None:
     assert errors[1] < errors[0] / 3
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_replay_comes_nearer_with_the_same_steps_computed(order: int) -> None:
+    schedule = even(20, guided=True)
+    mask, truth, errors = "RR..R..R..R..R..R..R", uncached(even(20, guided=True), smooth()), []
+    for replay in (False, True):
+        generation = begin(Mask(steps=mask, forecast=Forecast(order=order, replay=replay)), schedule, smooth())
+        errors.append(float((generation.finish() - truth).norm()))
+        assert generation.calls == {"cond": 8, "uncond": 8}
+    assert errors[1] < errors[0] / 2
+
+
+def test_only_skipped_steps_right_before_a_computed_one_are_replayed() -> None:
+    for replay in (False, True):
+        generation = begin(Mask(steps=MASK, forecast=Forecast(replay=replay)), even(20), smooth())
+        owed = []
+        while generation.step < 20:
+            ctx = generation.cache.schedule.at(generation.step, request="request", epoch="weights")
+            generation.advance()
+            owed.append([past.step for past in generation.cache.owed(ctx)])
+        assert owed[6] == ([2, 3, 4, 5] if replay else [])
+        assert owed[8] == ([7] if replay else [])
+        assert owed[1] == owed[19] == []
+
+
 @pytest.mark.parametrize("policy", STATIC, ids=lambda policy: policy.name)
 def test_a_static_plan_is_what_is_executed(policy: Policy) -> None:
     schedule = even(20, guided=True, boundary=9)

@@ -1,6 +1,7 @@
 """The step cache of one request on one rank: asks the policy, guards the answer, keeps and forecasts."""
 
 import json
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,7 +99,7 @@ class StepCache:
 
         Latents and velocity, or tokens before and after the blocks that may be skipped. BudgetExceededError.
         """
-        if not self._skips_after(ctx.step):
+        if not (self._skips_after(ctx.step) or self.owed(ctx)):
             self._store.drop()
             return
         forecast = self.policy.forecast
@@ -114,6 +115,22 @@ class StepCache:
         if self.policy.forecast.of == "residual":
             forecast = forecast + inputs
         return forecast.to(inputs.dtype)
+
+    def owed(self, ctx: StepCtx) -> list[StepCtx]:
+        """The steps that ctx's branch skipped right before this computed one, to be replayed once it is kept.
+
+        Replaying: the loop goes back to before the first of them, takes each again with what `estimate` now says, and
+        then this step with what was computed for it. Empty where the policy does not replay.
+        """
+        if not self.policy.forecast.replay:
+            return []
+        skipped: list[StepCtx] = []
+        for past in reversed(self._history(ctx).past):
+            if past.step < ctx.step:
+                if past.decision is Decision.RUN:
+                    break
+                skipped.insert(0, replace(ctx, **self._place(past.step)))
+        return skipped
 
     def close(self) -> None:
         """Lets everything go; the log stays."""
@@ -201,6 +218,11 @@ class StepCache:
 
     def _fresh_probe(self) -> Probe | None:
         return None if self.policy.probe is None else PROBES[self.policy.probe]()
+
+    def _place(self, step: int) -> dict[str, Any]:
+        """What an earlier step has otherwise than a later one of the same expert."""
+        at = self.schedule.at(step)
+        return {"step": step, "sigma": at.sigma, "sigma_next": at.sigma_next, "guided": at.guided}
 
     def _skips_after(self, step: int) -> bool:
         """Whether anything may still be skipped, so that keeping has a use."""

@@ -15,6 +15,7 @@ from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.mask import Planned
 from videoserve_cache.steps.programme import Programme, forced
 
+# Those that take no step again: a replay asks more of the loop.
 FORECASTS = tuple(
     Forecast(order=order, axis=axis, of=of) for order, axis, of in product(ORDERS, get_args(Axis), get_args(Stream))
 )
@@ -44,13 +45,14 @@ class Point:
 class Curves:
     """The curves of one calibration, each made once: one takes seconds."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: Calibration, forecasts: Sequence[Forecast] = FORECASTS) -> None:
         self.calibration = calibration
+        self._forecasts = forecasts
         self._made: dict[Guards, list[Point]] = {}
 
     def of(self, guards: Guards) -> list[Point]:
         if guards not in self._made:
-            self._made[guards] = curve(self.calibration, guards)
+            self._made[guards] = curve(self.calibration, guards, self._forecasts)
         return self._made[guards]
 
 

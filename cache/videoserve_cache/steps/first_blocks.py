@@ -33,6 +33,9 @@ class FirstBlocks:
             raise ValueError(f"first is {self.first}; at least the first block is computed: 1 or more.")
         if self.last < 0:
             raise ValueError(f"last is {self.last}; it is a number of blocks: 0 or more.")
+        if self.forecast.replay:
+            # What its first blocks made of a skipped step is not kept.
+            raise ValueError("replay is True; the policy first_blocks cannot take a step again: False.")
 
     @property
     def probe(self) -> ProbeKind | None:

@@ -15,12 +15,14 @@ class Forecast:
     """Order of the polynomial, the axis it runs along, and what it forecasts: output - input, or the output itself.
 
     Exact for anything that is a polynomial of that order along the axis, whatever the distances of the anchors. With
-    fewer anchors than order + 1 the order is lower.
+    fewer anchors than order + 1 the order is lower. With `replay` the skipped steps are taken once more when the next
+    one has been computed: by then they lie between anchors instead of behind them.
     """
 
     order: int = 1
     axis: Axis = "sigma"
     of: Stream = "residual"
+    replay: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("order", ORDERS), ("axis", ("sigma", "step")), ("of", ("residual", "output"))):
@@ -30,7 +32,7 @@ class Forecast:
 
     @property
     def depth(self) -> int:
-        """How many computed steps are kept."""
+        """How many computed steps are kept, and a forecast goes through."""
         return self.order + 1
 
     def weights(self, steps: Sequence[int], sigmas: Sequence[float], to: int) -> list[float]:

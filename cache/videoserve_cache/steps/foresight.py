@@ -18,14 +18,16 @@ LOSSLESS_DB = 200.0
 def slip(schedule: Schedule, forecast: Forecast, anchors: Sequence[int], until: int) -> list[float]:
     """What the steps skipped between the last anchor and `until` add to the latents wrongly, as weights [n].
 
-    Each weight is of what its step makes on the uncached way: a forecast is a sum of anchors, so the error of any
-    plan is a sum of what was measured, and its norm follows from inner products.
+    A replay takes the gap again once `until` is computed too. Each weight is of what its step makes on the uncached
+    way: a forecast is a sum of anchors, so the error of any plan is a sum of what was measured, and its norm follows
+    from inner products.
     """
     weights = [0.0] * schedule.n_steps
+    through = [*anchors, until] if forecast.replay else anchors
     for step in range(anchors[-1] + 1, until):
         length = schedule.sigmas[step + 1] - schedule.sigmas[step]
         weights[step] -= length
-        for anchor, share in zip(anchors, forecast.weights(anchors, schedule.sigmas, step), strict=True):
+        for anchor, share in zip(through, forecast.weights(through, schedule.sigmas, step), strict=True):
             weights[anchor] += length * share
     return weights
 

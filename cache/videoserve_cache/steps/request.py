@@ -8,7 +8,7 @@ from videoserve_cache.steps.guards import Guards
 
 Quality = Literal["exact", "high", "balanced", "fast"]
 QUALITIES: tuple[Quality, ...] = get_args(Quality)
-FORECAST: dict[str, type] = {"order": int, "axis": str, "of": str}
+FORECAST: dict[str, type] = {"order": int, "axis": str, "of": str, "replay": bool}
 GUARDS: dict[str, type] = {"warmup": int, "max_skips": int}
 # What each policy takes, and of which type; the first one must be given.
 POLICIES: dict[str, dict[str, type]] = {

@@ -53,9 +53,7 @@ def for_runs(runs: int, curves: Curves, guards: Guards) -> Promise:
     points = curves.of(guards)
     within = [point for point in points if point.runs <= runs]
     if not within:
-        raise UnreachableTargetError(
-            f"cache.runs is {runs}, but at least {points[0].runs} steps are always computed."
-        )
+        raise UnreachableTargetError(f"cache.runs is {runs}, but at least {points[0].runs} steps are always computed.")
     return promise(within[-1], curves, guards)
 
 
