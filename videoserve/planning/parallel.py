@@ -86,7 +86,7 @@ class Ranking:
         alone = work.model(2, self.machine.rates).step_s
         told = [
             f"{first.plan.name} is chosen: {seconds(first.known_s)} a step, {seconds(first.known_s * work.steps)} for "
-            f"{work.steps} steps, {alone * first.jobs / first.known_s:.2f} times one rank; "
+            f"{work.steps} steps, {alone * first.jobs / first.step_s:.2f} times one rank by the forecast; "
             f"{max(first.exposed_s, 0) / first.step_s:.0%} of a step waits for links."
         ]
         told += self._why()
