@@ -52,7 +52,7 @@ class Handover:
             await in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", message, retry=True))
 
     async def _release(self, held: Held, until: float, blame: str = "") -> None:
-        held.stopping = True
+        # Renewed and watched until then: a step may take longer than its lease, and its client may cancel it.
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 checkpoint = await self._thread.call(lambda engine: engine.suspend(held.id))
