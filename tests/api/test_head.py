@@ -66,7 +66,7 @@ def test_events_are_for_get_alone(live: Any, video: str) -> None:
 
 
 def test_what_changes_something_is_for_its_own_method(live: Any, video: str) -> None:
-    for path in (f"/v1/videos/{video}/cancel", "/v1/plan", "/v1/videos/sync/x"):
+    for path in (f"/v1/videos/{video}/cancel", "/v1/videos/sync/x"):
         assert httpx.head(f"{live.urls[0]}{path}").status_code in (404, 405)
     assert httpx.get(f"{live.urls[0]}/v1/videos/{video}").json()["error"] is None
 

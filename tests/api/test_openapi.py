@@ -25,6 +25,7 @@ CALLS = {
     ("get", "/v1/videos/{video_id}/events"),
     ("get", "/v1/videos/{video_id}/receipt"),
     ("post", "/v1/plan"),
+    ("get", "/v1/plan"),
     ("get", "/v1/models"),
     ("get", "/v1/workers"),
     ("get", "/health"),

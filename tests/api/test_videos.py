@@ -193,6 +193,17 @@ async def test_a_plan_says_how_ranks_share_the_video(client: httpx.AsyncClient, 
     assert alone.json()["parallel"] == {"ranks": 8, **plain}
 
 
+async def test_how_workers_share_their_videos(client: httpx.AsyncClient, broker: Broker) -> None:
+    choice = {"plan": "u2", "step_s": 1.5, "measured_s": 1.4}
+    worker = {"kind": "video", "model": "demo", "ranks": 2, "parallel": "auto", "ready": True, "metrics": []}
+    plans = {"guided": choice, "plain": choice}
+    await broker.heartbeat("w1", worker | {"plans": plans}, ttl=60)
+    await broker.heartbeat("w2", worker | {"plans": plans, "ready": False}, ttl=60)
+    assert (await client.get("/v1/plan")).json()["data"] == [
+        {"object": "worker.plan", "id": "w1", "model": "demo", "ranks": 2, "parallel": "auto", "plans": plans}
+    ]
+
+
 async def test_clients_do_not_see_each_other(
     client: httpx.AsyncClient, make_video: Make, broker: Broker, data_url: str
 ) -> None:

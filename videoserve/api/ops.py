@@ -66,6 +66,17 @@ async def workers(service: Served, caller: Annotated[Caller, Depends(require("ad
     return {"object": "list", "data": [{"object": "worker"} | worker for worker in shown]}
 
 
+@router.get("/v1/plan", responses=failures())
+async def plans(service: Served, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
+    """How the ready workers share their videos among their ranks, with guidance and without.
+
+    What one request would become, and take, is what POST /v1/plan answers.
+    """
+    found = [worker for worker in await service.broker.workers() if worker["ready"] and worker.get("plans")]
+    shown = [{name: worker.get(name) for name in ("id", "model", "ranks", "parallel", "plans")} for worker in found]
+    return {"object": "list", "data": [{"object": "worker.plan"} | plan for plan in shown]}
+
+
 @router.get("/v1/models", responses=failures())
 async def models(service: Served, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
     """The models that requests may name, as OpenAI's clients list them."""
