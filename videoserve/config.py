@@ -43,7 +43,7 @@ class Settings(BaseSettings):
         pattern=r"^s3://[a-z0-9][a-z0-9.-]+(/.*)?$",
         description="s3://BUCKET/PREFIX for pictures and results, by boto3's own settings; without it the data folder",
     )
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 …; the first of all workers and ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(default=0, ge=0, description="CPU threads of a rank; 0: its share of all cores")
     ranks: int = Field(default=1, ge=1, le=64, description="processes of each worker, a device each")

@@ -12,7 +12,7 @@ import os
 import sys
 from multiprocessing import forkserver
 
-from videoserve.config import Settings, load_settings
+from videoserve.config import EXIT_REFUSED, Settings, load_settings
 from videoserve.logs import start_logs
 
 # What ranks are forked with: all that they import, so that to start one again takes no longer than to load the model.
@@ -20,12 +20,13 @@ PRELOADED = ["videoserve.worker.fork_server", "videoserve.worker.run", "torch.di
 
 
 def start(settings: Settings, place: int = 0) -> int:
-    """Runs a worker; the exit code of its process. Nothing of several ranks is imported for one."""
+    """Runs a worker; the exit code of its process. Nothing that starts and watches ranks is imported for one."""
     start_logs(settings.log_level, "worker")
     if settings.ranks == 1:
+        from videoserve.worker.rank import own_settings
         from videoserve.worker.run import run_worker
 
-        return run_worker(settings)
+        return run_worker(own_settings(settings, 0, place))
     forkserver.set_forkserver_preload(PRELOADED)
     # It imports while this process does.
     forkserver.ensure_running()
@@ -37,6 +38,12 @@ def start(settings: Settings, place: int = 0) -> int:
 def main() -> None:
     """Ends the process without waiting for the engine's thread, which may be in the middle of a long step."""
     place = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    code = start(load_settings({})[0], place)
+    try:
+        settings, _ = load_settings({})
+    except ValueError as error:
+        # Without settings there is no log yet.
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    code = start(settings, place)
     logging.shutdown()
     os._exit(code)
