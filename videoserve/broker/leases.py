@@ -57,26 +57,15 @@ class LeaseCalls(Calls):
         states = await self._link.patiently(read)
         return [job for job, (status, cancel) in zip(job_ids, states, strict=True) if status is None or cancel == "1"]
 
-    async def record(
-        self,
-        job_id: str,
-        fence: int,
-        events: Sequence[Event],
-        *,
-        stage: str | None = None,
-        progress: int | None = None,
-        eta_s: float | None = None,
-        checkpoint: dict[str, Any] | None = None,
-        adjustments: Sequence[str] = (),
-    ) -> list[str]:
+    async def record(self, job_id: str, fence: int, events: Sequence[Event]) -> list[str]:
         """Appends events to the job's stream, takes over the state they tell, and renews the lease. Raises FenceLost.
 
-        stage, progress, checkpoint and adjusted events set the fields of the state; the arguments overrule them.
         The stream gives each event its number, whatever `seq` it carries; checkpoint events stay out of it. An older
         preview leaves the stream when a new one comes. Returns digests to delete: the checkpoint that was replaced.
         """
         told: dict[str, Any] = {}
-        sentences = list(adjustments)
+        sentences: list[str] = []
+        checkpoint: dict[str, Any] | None = None
         for event in events:
             match event.kind:
                 case "stage":
@@ -87,10 +76,9 @@ class LeaseCalls(Calls):
                 case "adjusted":
                     sentences.append(event.data["sentence"])
                 case "checkpoint":
-                    checkpoint = checkpoint or event.data
+                    checkpoint = event.data
                 case "done" | "failed":
                     raise ValueError(f"A {event.kind} event ends a job: call finish or fail instead of record.")
-        told |= {k: v for k, v in {"stage": stage, "progress": progress, "eta_s": eta_s}.items() if v is not None}
         answer = await self._link.transition(
             "record",
             id=job_id,
