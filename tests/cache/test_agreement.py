@@ -51,7 +51,8 @@ class World:
 def activations(step: int) -> Tensor:
     """Tokens [1, S, C] that move unevenly: in half of the steps only one token does."""
     generator = torch.Generator().manual_seed(0)
-    still, drawn = torch.randn(2, 1, TOKENS, 4, generator=generator, dtype=torch.float64)
+    still = torch.randn(1, TOKENS, 4, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(1, TOKENS, 4, generator=generator, dtype=torch.float64)
     where = slice(step % TOKENS, step % TOKENS + 1) if step % 2 else slice(None)
     moving = torch.zeros_like(still)
     moving[:, where] = drawn[:, where]

@@ -78,6 +78,17 @@ def test_a_replay_comes_nearer_with_the_same_steps_computed(order: int) -> None:
     assert errors[1] < errors[0] / 2
 
 
+def test_a_loop_that_does_not_replay_what_is_owed_is_found_out() -> None:
+    schedule = even(20)
+    cache = StepCache(Mask(steps=MASK, forecast=Forecast(replay=True)), schedule, "request", budget=Budget(1 << 20))
+    for step in range(7):
+        ctx = schedule.at(step, request="request")
+        if cache.decide(ctx) == "R":
+            cache.keep(ctx, torch.ones(2), torch.ones(2))
+    with pytest.raises(AssertionError, match="has not replayed"):
+        cache.decide(schedule.at(7, request="request"))
+
+
 def test_only_skipped_steps_right_before_a_computed_one_are_replayed() -> None:
     for replay in (False, True):
         generation = begin(Mask(steps=MASK, forecast=Forecast(replay=replay)), even(20), smooth())

@@ -48,6 +48,7 @@ class StepCache:
         self._agreement = Agreement(reduce, json.dumps(described(policy)))
         self._probe = self._fresh_probe()
         self._era: list[Any] = []
+        self._due = False
         self._histories: dict[Branch, History] = {}
 
     def __enter__(self) -> Self:
@@ -84,6 +85,7 @@ class StepCache:
             lead = self._asked(ctx.of(LEAD))
             assert lead is not None, "cond is asked before uncond"
             return self._settle(ctx, lead, None)
+        assert not self._due, "the loop has not replayed what its policy wants replayed"
         self._enter(ctx, x)
         if self._probe is None:
             return self._settle(ctx, self.policy.decide(ctx, self._history(ctx), None), None)
@@ -99,9 +101,11 @@ class StepCache:
 
         Latents and velocity, or tokens before and after the blocks that may be skipped. BudgetExceededError.
         """
-        if not (self._skips_after(ctx.step) or self.owed(ctx)):
+        skipped = bool(self._skipped(ctx))
+        if not (skipped or self._skips_after(ctx.step)):
             self._store.drop()
             return
+        self._due = self._due or (skipped and ctx.branch == LEAD)
         forecast = self.policy.forecast
         value = output - inputs if forecast.of == "residual" else output
         self._store.put(ctx, KEPT, value, forecast.depth)
@@ -122,15 +126,8 @@ class StepCache:
         Replaying: the loop goes back to before the first of them, takes each again with what `estimate` now says, and
         then this step with what was computed for it. Empty where the policy does not replay.
         """
-        if not self.policy.forecast.replay:
-            return []
-        skipped: list[StepCtx] = []
-        for past in reversed(self._history(ctx).past):
-            if past.step < ctx.step:
-                if past.decision is Decision.RUN:
-                    break
-                skipped.insert(0, replace(ctx, **self._place(past.step)))
-        return skipped
+        self._due = False
+        return self._skipped(ctx)
 
     def close(self) -> None:
         """Lets everything go; the log stays."""
@@ -214,10 +211,23 @@ class StepCache:
     def _forget(self) -> None:
         self._store.drop()
         self._histories.clear()
+        self._due = False
         self._probe = self._fresh_probe()
 
     def _fresh_probe(self) -> Probe | None:
         return None if self.policy.probe is None else PROBES[self.policy.probe]()
+
+    def _skipped(self, ctx: StepCtx) -> list[StepCtx]:
+        """The steps between ctx and the computed one before it, where the policy replays them."""
+        if not self.policy.forecast.replay:
+            return []
+        skipped: list[StepCtx] = []
+        for past in reversed(self._history(ctx).past):
+            if past.step < ctx.step:
+                if past.decision is Decision.RUN:
+                    break
+                skipped.insert(0, replace(ctx, **self._place(past.step)))
+        return skipped
 
     def _place(self, step: int) -> dict[str, Any]:
         """What an earlier step has otherwise than a later one of the same expert."""

@@ -15,9 +15,13 @@ from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.mask import Planned
 from videoserve_cache.steps.programme import Programme, forced
 
-# Those that take no step again: a replay asks more of the loop.
-FORECASTS = tuple(
-    Forecast(order=order, axis=axis, of=of) for order, axis, of in product(ORDERS, get_args(Axis), get_args(Stream))
+# With one anchor the axis makes no difference, and there is nothing to lie between.
+FORECASTS = (
+    *(Forecast(order=0, of=of) for of in get_args(Stream)),
+    *(
+        Forecast(order=order, axis=axis, of=of, replay=replay)
+        for order, axis, of, replay in product(ORDERS[1:], get_args(Axis), get_args(Stream), (False, True))
+    ),
 )
 
 

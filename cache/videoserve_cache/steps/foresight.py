@@ -1,6 +1,7 @@
 """How far from the uncached video a plan will end, foretold from a calibration without computing anything."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log10
 
 import numpy as np
@@ -23,7 +24,9 @@ def slip(schedule: Schedule, forecast: Forecast, anchors: Sequence[int], until: 
     from inner products.
     """
     weights = [0.0] * schedule.n_steps
-    through = [*anchors, until] if forecast.replay else anchors
+    # Another expert's step tells nothing of this one's.
+    replayed = forecast.replay and schedule.experts[until] == schedule.experts[anchors[-1]]
+    through = [*anchors, until] if replayed else anchors
     for step in range(anchors[-1] + 1, until):
         length = schedule.sigmas[step + 1] - schedule.sigmas[step]
         weights[step] -= length
@@ -33,11 +36,10 @@ def slip(schedule: Schedule, forecast: Forecast, anchors: Sequence[int], until: 
 
 
 def slips(schedule: Schedule, forecast: Forecast, letters: str) -> list[float]:
-    """The sum of a plan's slips, weights [n]."""
+    """The sum of the slips of a plan whose last step is computed, weights [n]."""
     total = [0.0] * schedule.n_steps
     runs = [step for step, letter in enumerate(letters) if letter == Decision.RUN.value]
-    for index, run in enumerate(runs):
-        until = runs[index + 1] if index + 1 < len(runs) else schedule.n_steps
+    for index, (run, until) in enumerate(pairwise(runs)):
         if until > run + 1:
             begin = schedule.first_of_expert(run)
             anchors = [step for step in runs[: index + 1] if step >= begin][-forecast.depth :]
