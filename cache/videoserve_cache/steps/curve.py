@@ -1,7 +1,7 @@
 """The best plan for each number of computed steps, over all forecasts: what a target is looked up in."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import get_args
 
@@ -15,14 +15,17 @@ from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.mask import Planned
 from videoserve_cache.steps.programme import Programme, forced
 
-# With one anchor the axis makes no difference, and there is nothing to lie between.
+# With one anchor the axis makes no difference.
 FORECASTS = (
     *(Forecast(order=0, of=of) for of in get_args(Stream)),
     *(
-        Forecast(order=order, axis=axis, of=of, replay=replay)
-        for order, axis, of, replay in product(ORDERS[1:], get_args(Axis), get_args(Stream), (False, True))
+        Forecast(order=order, axis=axis, of=of)
+        for order, axis, of in product(ORDERS[1:], get_args(Axis), get_args(Stream))
     ),
 )
+# A curve is of these or of those, never of both: what a replay does to the computed step after it is not foretold, so
+# that beside the others it looks better than it is.
+REPLAYED = tuple(replace(forecast, replay=True) for forecast in FORECASTS if forecast.order > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
