@@ -117,7 +117,7 @@ def largest_plan(components: Components, model: Path, frames: int) -> VideoPlan:
     """A guided video at the largest size of the card."""
     card = ModelCard.read(model)
     width, height = max(card.sizes, key=lambda size: size[0] * size[1])
-    plan = default_plan(components, card)
+    plan = default_plan(card)
     factor, stride = components.layout.spatial_factor, components.layout.temporal_factor
     shape = (plan.latent_shape[0], (frames - 1) // stride + 1, height // factor, width // factor)
     return replace(plan, width=width, height=height, num_frames=frames, latent_shape=shape, guidance=3.0)

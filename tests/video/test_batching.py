@@ -101,7 +101,7 @@ def test_warm_up_shares_as_long_as_it_pays(
     tiny_studio: Any, monkeypatch: pytest.MonkeyPatch, seconds_per_job: dict[int, float | None], best: int
 ) -> None:
     components = tiny_studio.shared().components
-    plan = default_plan(components, tiny_studio.card)
+    plan = default_plan(tiny_studio.card)
     monkeypatch.setattr(warmup, "fastest", lambda *args: 1.0)
     monkeypatch.setattr(warmup, "seconds_in_company", lambda _, company, alone: seconds_per_job[len(company)])
     assert best_batch(components, [started(components, plan), started(components, plan)]) == best
@@ -109,7 +109,7 @@ def test_warm_up_shares_as_long_as_it_pays(
 
 def test_warm_up_does_not_share_when_a_bit_changes(tiny_studio: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     components = tiny_studio.shared().components
-    plan = default_plan(components, tiny_studio.card)
+    plan = default_plan(tiny_studio.card)
     runs = [started(components, plan), started(components, plan)]
     monkeypatch.setattr(warmup, "fastest", lambda *args: 1.0)
     alone = [warmup.velocities(components, [run])[0] for run in runs]

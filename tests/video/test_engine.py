@@ -48,7 +48,7 @@ def test_a_job_becomes_files_and_a_receipt(studio: Callable[..., Any], run_all: 
     assert np.stack(frames).shape == (9, 32, 48, 3)
     receipt = done["receipt"]
     assert receipt["steps"] == "RRRRR"
-    assert receipt["batch"] == [1] * 5
+    assert (receipt["batch"], receipt["parallel"]) == ([1] * 5, "one")
     assert receipt["parameters"]["flow_shift"] == 3.0
     assert receipt["parameters"]["seed"] == 7
     assert receipt["parameters"]["solver"] == "UniPCMultistepScheduler"

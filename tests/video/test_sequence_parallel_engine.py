@@ -18,7 +18,9 @@ from videoserve.types import Event, Job
 from videoserve.video.engine import VideoEngine
 from videoserve.video.families.wan import WanTransformer
 from videoserve.video.follower import follow
+from videoserve.video.ranks import Plans
 from videoserve_kernels.comm.exchange import CommunicationError
+from videoserve_kernels.comm.plan import ParallelPlan
 
 RanksOf = Callable[[int], Any]
 Result = tuple[dict[str, tuple[Tensor, Any]], list[dict[str, Any]]]
@@ -100,6 +102,8 @@ def test_a_generation_equals_that_of_one_rank(
     compare(many, alone(own, place.directory, jobs), jobs)
     receipts = {event["job_id"]: event["data"]["receipt"] for event in many[1] if event["kind"] == "done"}
     assert receipts["a"]["batch"] == [2, 2, 2]
+    plans = Plans.of(ParallelPlan.parse(parallel))
+    assert [receipts[job]["parallel"] for job in "ac"] == [plans.guided.name, plans.plain.name]
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def choose(components: Components, settings: Settings, directory: Path) -> dict[
     forecast, and the two best take steps of the model.
     """
     ranks = components.ranks
-    plan = default_plan(components, ModelCard.read(directory))
+    plan = default_plan(ModelCard.read(directory))
     host = look()
     kept = Choices(settings.data, host.fingerprint_for(places_of(ranks.size, components.device)))
     keys = {guided: key_of(plan, components, guided, settings.wire) for guided in (True, False)}

@@ -1,5 +1,6 @@
 """A rank above 0: computes its share of every unit of work that rank 0 announces."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from videoserve.video.families.conditioning import Conditioning
 from videoserve.video.links import measure
 from videoserve.video.load import Model, load_model
 from videoserve.video.memory import out_of_memory, release
-from videoserve.video.ranks import GRACE_S, Guest, Meshes, Plans, receive
+from videoserve.video.ranks import GRACE_S, MEMORY, PEER, Guest, Meshes, Plans, receive
 from videoserve.video.run import Encoded
 from videoserve_kernels.comm.channel import FOREVER_S, Channel
 from videoserve_kernels.comm.exchange import CommunicationError
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
+
+log = logging.getLogger(__name__)
 
 
 def follow(settings: Settings, model_dir: Path) -> None:
@@ -56,8 +59,9 @@ class Follower:
             if header["kind"] == "close":
                 break
             if header["kind"] == "recover":
-                self._recover(failure)
-                failure = None
+                # An exception holds the frames, and so the tensors, of the work that failed.
+                what, failure = told(failure), None
+                self._recover(what)
             elif failure is not None:
                 raise failure
             else:
@@ -75,6 +79,9 @@ class Follower:
         except torch.AcceleratorError:
             raise
         except Exception as error:
+            if told(error) not in (PEER, MEMORY):
+                # Rank 0 hears one sentence of it.
+                log.exception("a unit of work failed", extra={"kind": header["kind"]})
             return error
         return None
 
@@ -129,12 +136,10 @@ class Follower:
             self._clips[header["job"]] = draw(self._model.vae, latents, mesh)
         next(self._clips[header["job"]])
 
-    def _recover(self, failure: Exception | None) -> None:
+    def _recover(self, what: str | None) -> None:
         """Tells rank 0 what went wrong here, and makes new meshes with the others."""
         assert self._meshes is not None
-        self._channel.answer({"failure": told(failure)}, limit_s=self._limit_s)
-        # An exception holds the frames, and so the tensors, of the work that failed.
-        del failure
+        self._channel.answer({"failure": what}, limit_s=self._limit_s)
         release(self._model.device)
         self._meshes.renew()
 
@@ -145,9 +150,9 @@ class Follower:
 
 
 def told(failure: Exception | None) -> str | None:
-    """What rank 0 hears of a failure: "memory", "peer" when only another rank failed, else a sentence."""
+    """What rank 0 hears of a failure: MEMORY, PEER, or a sentence."""
     if failure is None:
         return None
     if isinstance(failure, CommunicationError):
-        return "peer"
-    return "memory" if out_of_memory(failure) else f"{type(failure).__name__}: {failure}"
+        return PEER
+    return MEMORY if out_of_memory(failure) else f"{type(failure).__name__}: {failure}"

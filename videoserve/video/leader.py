@@ -10,7 +10,7 @@ from torch import Tensor
 
 from videoserve.video.links import measure, request_for
 from videoserve.video.memory import release
-from videoserve.video.ranks import GRACE_S, Meshes, Plans, described, send
+from videoserve.video.ranks import GRACE_S, MEMORY, PEER, Meshes, Plans, described, send
 from videoserve.video.run import Run, need
 from videoserve_kernels.comm.calibration import Calibration
 from videoserve_kernels.comm.channel import Channel
@@ -195,8 +195,8 @@ def shared(run: Run) -> list[Tensor]:
 def reported(answers: dict[int, dict[str, Any]]) -> Exception | None:
     """The first failure of a rank that is not merely that another one failed."""
     for rank, answer in answers.items():
-        if answer["failure"] == "memory":
+        if answer["failure"] == MEMORY:
             return torch.OutOfMemoryError(f"Rank {rank} ran out of memory.")
-        if answer["failure"] is not None and answer["failure"] != "peer":
+        if answer["failure"] not in (None, PEER):
             return RankFailedError(f"Rank {rank}: {answer['failure']}")
     return None

@@ -14,7 +14,6 @@ from videoserve.video.memo import Memo
 
 # The shorter side of a preview, at least.
 SIDE = 128
-FRAMES = 3
 # Pictures that the map is fitted on, and their side in latents.
 PATTERNS = 8
 PATTERN_SIDE = 12
@@ -61,7 +60,7 @@ class Preview:
     def jpeg(self, latents: Tensor) -> bytes:
         """First, middle and last latent frame of [1, C, F, H, W] side by side, enlarged to SIDE pixels or more."""
         count = latents.shape[2]
-        shown = sorted({0, count // 2, count - 1})[:FRAMES]
+        shown = sorted({0, count // 2, count - 1})
         strip = torch.cat([self.colours(latents[0, :, frame], frame) for frame in shown], dim=1).numpy()
         scale = -(-SIDE // min(latents.shape[3:]))
         picture = Image.fromarray(np.ascontiguousarray(strip))

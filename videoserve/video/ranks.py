@@ -16,6 +16,8 @@ from videoserve_kernels.comm.plan import ParallelPlan
 
 # Beyond twice the time limit of a collective: the ranks notice a loss one after the other.
 GRACE_S = 5.0
+# What a rank says of a failure that needs no sentence: an allocation was refused, or only another rank failed.
+MEMORY, PEER = "memory", "peer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

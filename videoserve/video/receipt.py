@@ -14,7 +14,10 @@ VERSION = 1
 def make_receipt(
     run: Run, components: Components, environment: Environment, outputs: dict[str, Output], finished_at: float
 ) -> dict[str, Any]:
-    """JSON for a finished run. Seconds, bytes, sha256 as hex; `steps` has a letter a step, R for one that ran."""
+    """JSON for a finished run. Seconds, bytes, sha256 as hex; `steps` has a letter a step, R for one that ran.
+
+    `parallel` is the plan by which ranks shared the work; one with 8 bits on the wire gives frames of its own.
+    """
     plan, record = run.plan, run.record
     stages = {stage: round(seconds, 4) for stage, seconds in record.seconds.items()}
     return {
@@ -29,6 +32,7 @@ def make_receipt(
         "negative_prompt": about_text(plan.negative_prompt, record.tokens[1]) if run.guided else None,
         "steps": record.computed,
         "batch": list(record.batches),
+        "parallel": components.ranks.meshes.of(run.guided).plan.name,
         "resumed_from": list(record.resumed),
         "stages": stages,
         "total_s": round(sum(record.seconds.values()), 4),

@@ -47,7 +47,7 @@ def warm_up(components: Components, card: ModelCard, costs: Costs, batch: int) -
     Returns how many jobs of a shape may share a forward, by shape key: with `batch` 0 as many as were measured to be
     faster together and to come out the same to the last bit.
     """
-    plan = default_plan(components, card)
+    plan = default_plan(card)
     key = shape_key(plan)
     first = started(components, replace(plan, prompt=PROMPTS[0]), "warm-up 1")
     # The second one: the first pays for what is done once in a process.
@@ -88,7 +88,7 @@ def warmth_key(components: Components, environment: Environment, batch: int) -> 
     return f"warm-up {text_digest(json.dumps(about, sort_keys=True))}"
 
 
-def default_plan(components: Components, card: ModelCard) -> VideoPlan:
+def default_plan(card: ModelCard) -> VideoPlan:
     """What a request that says nothing gets; a wide picture where the model has no sizes of its own."""
     last = "none" if card.last_image == "required" else None
     request = VideoRequest(prompt="", image="none", last_image=last, seed=0)

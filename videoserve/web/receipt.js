@@ -10,6 +10,7 @@ const NAMES = {
   num_frames: "Frames",
   num_inference_steps: "Steps",
   batch: "Jobs in the same forward",
+  parallel: "Plan of the ranks",
   resumed_from: "Went on from step",
   tokens_read: "Tokens the model reads",
   bytes: "Size",
