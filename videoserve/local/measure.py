@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
+from videoserve.video.links import places_of
 from videoserve_kernels.comm import calibration
 from videoserve_kernels.comm.calibrate import calibrate, name_of
 from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration
-from videoserve_kernels.comm.peers import addresses
+from videoserve_kernels.comm.choices import Choices
 from videoserve_kernels.comm.topology import Islands, islands_of, look
 
 # Until ranks that do not answer are given up: they start, import torch, and measure.
@@ -31,21 +32,20 @@ def kept_or_measured(
     dtype: torch.dtype,
     *,
     again: bool = False,
-    budget_s: float | None = None,
 ) -> Calibration:
     """What was kept for this host and so many ranks; measured, and kept, when nothing was or `again` is asked.
 
-    ValueError for more ranks than there are cards.
+    With `again` workers that start from now on choose their plans anew as well. ValueError for more ranks than there
+    are cards.
     """
     fingerprint, backend = look().fingerprint_for(places_of(ranks, device)), backend_of(ranks, device)
     if again:
         calibration.forget(data, fingerprint, ranks, backend, name_of(dtype))
-    return calibration.once(
-        data, fingerprint, ranks, backend, name_of(dtype), lambda: measure(ranks, device, dtype, budget_s)
-    )
+        Choices(data, fingerprint).forget()
+    return calibration.once(data, fingerprint, ranks, backend, name_of(dtype), lambda: measure(ranks, device, dtype))
 
 
-def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: float | None) -> Calibration:
+def measure(ranks: int, device: torch.device, dtype: torch.dtype) -> Calibration:
     """Starts the ranks, has them measure each other, and ends them. MeasureFailed when one of them fails."""
     host, places = look(), places_of(ranks, device)
     fingerprint = host.fingerprint_for(places)
@@ -68,7 +68,6 @@ def measure(ranks: int, device: torch.device, dtype: torch.dtype, budget_s: floa
                     dtype,
                     fingerprint,
                     believed,
-                    budget_s,
                     theirs,
                 ),
                 daemon=True,
@@ -110,7 +109,6 @@ def run_rank(
     dtype: torch.dtype,
     fingerprint: str,
     believed: Islands,
-    budget_s: float | None,
     pipe: Connection,
 ) -> None:
     """One of the processes: joins the others, measures, answers."""
@@ -123,16 +121,10 @@ def run_rank(
         dist.init_process_group(
             backend_of(ranks, device), init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
         )
-        answer: object = calibrate(fingerprint, device=device, dtype=dtype, believed=believed, budget_s=budget_s)
+        answer: object = calibrate(fingerprint, device=device, dtype=dtype, believed=believed)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
     pipe.send(answer)
-
-
-def places_of(ranks: int, device: torch.device) -> list[str]:
-    """The PCI addresses of the ranks' cards; none on processors."""
-    first = device.index or 0
-    return addresses()[first : first + ranks] if device.type == "cuda" else []
 
 
 def device_of(rank: int, device: torch.device) -> torch.device:

@@ -1,9 +1,9 @@
 """What one process has found out and the next one need not find out again."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
+
+from videoserve_kernels.kept_json import read_json, write_json
 
 
 class Memo:
@@ -20,16 +20,9 @@ class Memo:
     def keep(self, key: str, value: Any) -> None:
         # What another process has found out since stays.
         self._known = {**self._known, **self._read(), key: value}
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Two workers may write at once: each replaces the whole file.
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(self._known))
-        fresh.replace(self._path)
+        if self._path is not None:
+            write_json(self._path, self._known)
 
     def _read(self) -> dict[str, Any]:
-        known: dict[str, Any] = {}
-        if self._path is not None and self._path.is_file():
-            known = json.loads(self._path.read_text())
+        known: dict[str, Any] = {} if self._path is None else read_json(self._path) or {}
         return known

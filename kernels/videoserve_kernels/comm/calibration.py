@@ -1,8 +1,6 @@
 """What was measured between and on the ranks of a host, as a value that is kept under the host's fingerprint."""
 
 import fcntl
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +8,10 @@ from typing import Any
 
 from videoserve_kernels.comm.links import Box
 from videoserve_kernels.comm.transformer import Rates
+from videoserve_kernels.kept_json import read_json, write_json
 
+# Goes up when the fields of a Calibration change: what was kept before is measured again.
+FORMAT = 1
 # All-to-all below this share of what neighbours exchange is called a collapse.
 COLLAPSE = 0.5
 # A rank alone has no links; its box needs some rate.
@@ -106,7 +107,7 @@ def as_table(rows: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
 
 
 def path(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> Path:
-    return data / "calibrations" / f"{fingerprint}-{backend}-{dtype}-{ranks}.json"
+    return data / "calibrations" / f"{FORMAT}-{fingerprint}-{backend}-{dtype}-{ranks}.json"
 
 
 def once(
@@ -130,11 +131,7 @@ def once(
 def save(data: Path, calibration: Calibration) -> None:
     """Keeps it in the data folder, in place of an earlier one of the same host, ranks, backend and dtype."""
     target = path(data, calibration.fingerprint, calibration.ranks, calibration.backend, calibration.dtype)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not there: another process may read it at any time.
-    half = target.with_suffix(f".{os.getpid()}")
-    half.write_text(json.dumps(calibration.to_dict(), indent=1))
-    half.replace(target)
+    write_json(target, calibration.to_dict())
 
 
 def forget(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> None:
@@ -144,5 +141,5 @@ def forget(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -
 
 def load(data: Path, fingerprint: str, ranks: int, backend: str, dtype: str) -> Calibration | None:
     """What was kept for this host, so many ranks, backend and dtype; None when nothing was."""
-    kept = path(data, fingerprint, ranks, backend, dtype)
-    return Calibration.from_dict(json.loads(kept.read_text())) if kept.exists() else None
+    told = read_json(path(data, fingerprint, ranks, backend, dtype))
+    return None if told is None else Calibration.from_dict(told)

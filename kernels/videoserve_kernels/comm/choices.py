@@ -1,14 +1,13 @@
 """The plans that were chosen on a host, kept on disk by what they were chosen for. No torch."""
 
 import fcntl
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from videoserve_kernels.comm.plan import ParallelPlan
 from videoserve_kernels.comm.planner import Forecasted
+from videoserve_kernels.kept_json import read_json, write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +46,12 @@ class Choices:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            half = self._path.with_suffix(f".{os.getpid()}")
-            half.write_text(json.dumps(self._read() | {key: choice.to_dict()}, indent=1, sort_keys=True))
-            half.replace(self._path)
+            write_json(self._path, self._read() | {key: choice.to_dict()})
+
+    def forget(self) -> None:
+        """Lets go of all of them, so that they are made anew."""
+        self._path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
+        told: dict[str, Any] = read_json(self._path) or {}
         return told
