@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from _emulated_links import Rates
 
-from videoserve_kernels.comm.clusters import Islands
 from videoserve_kernels.comm.forecast import Model
 from videoserve_kernels.comm.links import Box
 from videoserve_kernels.comm.plan import ParallelPlan
+from videoserve_kernels.comm.topology import Islands
 from videoserve_kernels.comm.volume import Layer
 
 # Bytes of one rank's queries in one branch: enough that a burst of the links is little beside them.

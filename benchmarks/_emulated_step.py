@@ -10,12 +10,12 @@ from torch import Tensor
 from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.calibrate import calibrate
 from videoserve_kernels.comm.calibration import Calibration
-from videoserve_kernels.comm.clusters import Islands
 from videoserve_kernels.comm.collectives import shift
 from videoserve_kernels.comm.counters import Traffic
 from videoserve_kernels.comm.forecast import Model
 from videoserve_kernels.comm.gather import gather_sequence, shard_sequence
 from videoserve_kernels.comm.plan import ParallelPlan
+from videoserve_kernels.comm.topology import Islands
 from videoserve_kernels.comm.usp import attention
 
 # Tokens and heads that do not divide by eight.

@@ -24,7 +24,7 @@ def place(batches, tokens, BLOCK_S: tl.constexpr):
 
 @triton.jit
 def quantise_kernel(
-    x, codes, scales, x_b, x_s, x_n, batches, tokens, heads, channels, largest,
+    x, codes, scales, x_b, x_s, x_n, batches, tokens, channels, largest,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """s = max|x| / largest and c = x / s, to the nearest; x [B, S, N, D], codes [N, B, S, D], scales [N, B, S].
@@ -56,7 +56,7 @@ def quantise_heads(x: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     scales = torch.empty((heads, batch, tokens), dtype=torch.float32, device=x.device)
     if codes.numel():
         quantise_kernel[(triton.cdiv(tokens, TOKENS) * batch * heads,)](
-            x, codes, scales, *x.stride()[:3], batch, tokens, heads, channels, LARGEST_CODE[dtype],
+            x, codes, scales, *x.stride()[:3], batch, tokens, channels, LARGEST_CODE[dtype],
             BLOCK_S=TOKENS, BLOCK_D=triton.next_power_of_2(channels), WHOLE=dtype == torch.int8,
             num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
@@ -65,7 +65,7 @@ def quantise_heads(x: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def dequantise_kernel(
-    codes, scales, out, o_b, o_s, o_n, batches, tokens, heads, channels,
+    codes, scales, out, o_b, o_s, o_n, batches, tokens, channels,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """out = c · s; codes [N, B, S, D], scales [N, B, S], out [B, S, N, D] with strides. The same tiles."""
@@ -86,7 +86,7 @@ def dequantise_heads(codes: Tensor, scales: Tensor, *, dtype: torch.dtype, out: 
         out = torch.empty((batch, tokens, heads, channels), dtype=dtype, device=codes.device)
     if codes.numel():
         dequantise_kernel[(triton.cdiv(tokens, TOKENS) * batch * heads,)](
-            codes, scales, out, *out.stride()[:3], batch, tokens, heads, channels,
+            codes, scales, out, *out.stride()[:3], batch, tokens, channels,
             BLOCK_S=TOKENS, BLOCK_D=triton.next_power_of_2(channels), num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
     return out

@@ -7,10 +7,11 @@ import torch
 import torch.distributed as dist
 
 from videoserve_kernels.comm.calibration import NO_BACKEND, Calibration, HostCopies
-from videoserve_kernels.comm.clusters import GAP, Islands, clusters
+from videoserve_kernels.comm.clusters import GAP, clusters
 from videoserve_kernels.comm.mesh import CPU
 from videoserve_kernels.comm.probe import REPEATS, Probe
 from videoserve_kernels.comm.speed import attention_rate, linear_rate
+from videoserve_kernels.comm.topology import Islands
 
 # Seconds by the kind of device. Ranks on processors talk through the host's memory: there is little to find out.
 BUDGET_S = {"cuda": 20.0, "cpu": 3.0}

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from videoserve_kernels.comm.topology import Islands
+
 # Within an island the slowest pair is at least this many times as fast as the fastest pair across.
 GAP = 1.25
-
-Islands = tuple[tuple[int, ...], ...]
 
 
 def clusters(rates: Sequence[Sequence[float]]) -> Islands:

@@ -21,6 +21,7 @@ ACS_REDIRECT = 0b11100
 Iommu = Literal["off", "passthrough", "translating"]
 # How near two cards are, in the words of NCCL_P2P_LEVEL and of nvidia-smi, the nearest first.
 Nearness = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+# Which cards belong together, each part in order: numbers of cards, or of the ranks on them.
 Islands = tuple[tuple[int, ...], ...]
 
 
