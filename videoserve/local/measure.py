@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
+from videoserve.lifeline import bind_to_parent
 from videoserve.video.links import places_of
 from videoserve_kernels.comm import calibration
 from videoserve_kernels.comm.calibrate import calibrate, name_of
@@ -112,6 +113,7 @@ def run_rank(
     pipe: Connection,
 ) -> None:
     """One of the processes: joins the others, measures, answers."""
+    bind_to_parent()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

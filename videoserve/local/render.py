@@ -25,8 +25,12 @@ class Rendered:
 
 
 def render(settings: Settings, files: FileStore, job: Job, tell: Callable[[Event], None]) -> Rendered:
-    """Computes `job` to its end; `tell` gets its events. Raises JobFailed, or ValueError for an unusable device."""
+    """Computes `job` to its end; `tell` gets its events. Raises JobFailed, or ValueError for an unusable device.
+
+    On one device, whatever the settings say of the ranks of a server's workers.
+    """
     quiet()
+    settings = settings.model_copy(update={"ranks": 1, "parallel": "auto"})
     if settings.threads:
         torch.set_num_threads(settings.threads)
     engine = VideoEngine(settings, files, resolve_model(settings.model))
