@@ -11,6 +11,8 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Nobody may be waiting for it: an owner that ends for another reason is not.
+        self.broken.add_done_callback(lambda broken: broken.exception())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -1,6 +1,8 @@
 """How a worker lets go of its jobs: in a drain, when its engine breaks, and when it has lost a rank."""
 
 import asyncio
+import errno
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,27 @@ async def test_a_drain_that_waits_for_a_step_longer_than_the_lease_keeps_the_job
     await waiting
     state = await until_status(broker, job, "in_progress")
     assert (state.worker, state.attempt, state.reasons, state.checkpoint["step"]) == ("other", 1, (), 2)
+
+
+class Unwritable(ChainEngine):
+    """Its disk is in trouble."""
+
+    def suspend(self, job_id: str) -> dict[str, Any] | None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_a_checkpoint_that_cannot_be_written_leaves_the_attempt_uncounted(
+    broker: Broker, files: FileStore
+) -> None:
+    jobs = [make_job(steps=60), make_job(steps=60)]
+    async with working(broker, files, Unwritable(files, step_s=0.02, greedy=True)):
+        await submit(broker, *jobs)
+        for job in jobs:
+            await until_status(broker, job, "in_progress")
+        await until_progress(broker, jobs[0], 10)
+    for job in jobs:
+        state = await until_status(broker, job, "queued")
+        assert (state.attempt, state.reasons) == (0, ())
 
 
 async def test_a_job_that_a_drain_catches_at_its_end_is_reported_not_handed_back(

@@ -189,9 +189,9 @@ class Stages:
     def _checkpoint(self, run: Run, emit: Emit) -> None:
         try:
             data: dict[str, Any] = save_checkpoint(run, self._components, self._files)
-        except ServeError as error:
+        except (ServeError, OSError) as error:
             # Losing a safety net is no reason to fall: the job itself is fine.
-            log.warning("no checkpoint stored", extra={"job": run.id, "reason": error.message})
+            log.warning("no checkpoint stored", extra={"job": run.id, "reason": str(error)})
         else:
             emit(Event(job_id=run.id, kind="checkpoint", data=data))
 

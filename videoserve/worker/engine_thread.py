@@ -30,8 +30,9 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.parted: asyncio.Future[None] = self._loop.create_future()
-        # Nobody may be waiting for it: a worker that drains is not.
-        self.parted.add_done_callback(lambda parted: parted.exception())
+        # Nobody may be waiting for them: a worker that drains is not.
+        for end in (self.failed, self.parted):
+            end.add_done_callback(lambda ended: ended.exception())
         self._alone = False
         self._boundary = asyncio.Event()
 

@@ -48,7 +48,7 @@ class Handover:
         """Ends the attempt of every job; others may do better, and the reason is kept."""
         message = f"The worker broke while it had this job: {told(error)}."
         for held in self._leases:
-            held.forwarder.close()
+            self._let_go(held, "failed")
             await in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", message, retry=True))
 
     async def _release(self, held: Held, until: float, blame: str = "") -> None:
@@ -59,19 +59,24 @@ class Handover:
                 if checkpoint is not None:
                     held.forward(Event(job_id=held.id, kind="checkpoint", data=checkpoint))
                 await held.forwarder.flushed()
-        except (TimeoutError, ServeError, CommunicationError) as error:
+        # TimeoutError is one of OSError's kin; a disk in trouble is no more the job's fault than a long step.
+        except (OSError, ServeError, CommunicationError) as error:
             extra = {"job": held.id, "reason": told(error)}
             log.warning("no fresh checkpoint; the job goes back to its last one", extra=extra)
         # It may have ended meanwhile.
         if self._leases.get(held.id) is held:
-            held.given_up = True
-            held.forwarder.close()
-            self._leases.drop(held)
-            self._tally.ended(held.id, "handed_back")
+            self._let_go(held, "handed_back")
             if blame and not held.advanced:
                 await in_time(self._broker.fail(held.id, held.claim.fence, "worker_error", blame, retry=True))
             else:
                 await in_time(self._broker.release(held.id, held.claim.fence))
+
+    def _let_go(self, held: Held, outcome: str) -> None:
+        """Nothing more is told of the job here, and the engine is not asked to forget it: it may be broken."""
+        held.given_up = True
+        held.forwarder.close()
+        self._leases.drop(held)
+        self._tally.ended(held.id, outcome)
 
 
 async def in_time(call: Awaitable[object]) -> None:
