@@ -51,7 +51,9 @@ class Ranks:
         self.size = size
         # Forked from a server that has torch already: eight imports would take longer than the tests.
         context = get_context("forkserver")
-        context.set_forkserver_preload(["videoserve.video.engine", "videoserve.video.follower", "tests.ranks", "tests.tiny", "pytest"])
+        context.set_forkserver_preload(
+            ["videoserve.video.engine", "videoserve.video.follower", "tests.ranks", "tests.tiny", "pytest"]
+        )
         pipes = [context.Pipe() for _ in range(size)]
         store = f"file://{folder / 'store'}"
         self._pipes: list[Connection] = [ours for ours, _ in pipes]
