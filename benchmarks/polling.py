@@ -11,20 +11,19 @@ import asyncio
 import multiprocessing
 import random
 import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import uvloop
 
 from videoserve.broker import Broker, EmbeddedRedis
 from videoserve.planning.card import ModelCard, resolve_model
@@ -34,6 +33,8 @@ from videoserve.types import Appetite, Job, VideoRequest
 STORED = 10_000
 CLIENTS = 200
 EVERY_S = 0.5
+TICK_S = 0.01
+LENGTH = re.compile(rb"content-length: (\d+)\r\n(?:[^\r]+\r\n)*\r\n")
 STEPS = 60
 PICTURES = Path(__file__).parents[1] / "videoserve" / "demo" / "pictures"
 
@@ -66,52 +67,50 @@ async def finish_one(broker: Broker) -> None:
     await broker.finish(claim.job.id, claim.fence, {}, {"version": 1})
 
 
-class Poller(asyncio.Protocol):
+class Client:
     """One client on one connection kept open, asking for one job; it costs this machine as little as it can."""
 
-    def __init__(self, host: str, job_id: str, taken: list[float]):
+    def __init__(self, host: str, port: int, job_id: str):
         self._id = job_id.encode()
-        self._request = f"GET /v1/videos/{job_id} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-        self._taken = taken
-        self._answer = b""
-        self._asked_at = 0.0
+        self._request = f"GET /v1/videos/{job_id} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+        self._connection = socket.create_connection((host, port), timeout=10.0)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._loop = asyncio.get_running_loop()
-        self._loop.call_later(random.uniform(0, EVERY_S), self._ask)
+    def ask(self) -> None:
+        self._asked_at = time.perf_counter()
+        self._connection.sendall(self._request)
 
-    def data_received(self, data: bytes) -> None:
-        self._answer += data
-        head, found, body = self._answer.partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.partition(b"content-length: ")[2].partition(b"\r")[0]):
-            return
-        self._taken.append(self._loop.time() - self._asked_at)
-        if not head.startswith(b"HTTP/1.1 200") or b'"id":"' + self._id not in body:
-            raise SystemExit(f"A poll was answered wrongly: {head[:60]!r}.")
-        self._answer = b""
-        self._loop.call_at(self._asked_at + EVERY_S, self._ask)
-
-    def _ask(self) -> None:
-        self._asked_at = self._loop.time()
-        self._transport.write(self._request)
+    def answered(self) -> float:
+        """Waits for the answer; seconds since it was asked for."""
+        answer = self._connection.recv(65536)
+        # What was rendered anew comes in two pieces.
+        while not (found := LENGTH.search(answer)) or len(answer) < found.end() + int(found[1]):
+            answer += self._connection.recv(65536)
+        seconds = time.perf_counter() - self._asked_at
+        if not answer.startswith(b"HTTP/1.1 200") or b'"id":"' + self._id not in answer:
+            raise SystemExit(f"A poll was answered wrongly: {answer[:60]!r}.")
+        return seconds
 
 
 def poll(url: str, ids: list[str], stop: Event, answer: Connection) -> None:
-    """All pollers, in a process of their own, until `stop`. Sends how long they polled and what each poll took."""
+    """All clients, in a process of their own, until `stop`. Sends how long they polled and what each poll took.
+
+    Each asks once in EVERY_S, at a moment of its own on a grid of TICK_S, and those of one moment ask together: a timer
+    and a thread for each would take from the job what clients elsewhere do not.
+    """
     place = urlsplit(url)
-    host, port = str(place.hostname), place.port or 80
-
-    async def everybody() -> tuple[float, list[float]]:
-        taken: list[float] = []
-        loop = asyncio.get_running_loop()
-        for job_id in ids:
-            await loop.create_connection(partial(Poller, place.netloc, job_id, taken), host, port)
-        began = loop.time()
-        await loop.run_in_executor(None, stop.wait)
-        return loop.time() - began, taken
-
-    answer.send(uvloop.run(everybody()))
+    turns: list[list[Client]] = [[] for _ in range(round(EVERY_S / TICK_S))]
+    for job_id in ids:
+        random.choice(turns).append(Client(str(place.hostname), place.port or 80, job_id))
+    taken: list[float] = []
+    began, tick = time.perf_counter(), 0
+    while not stop.is_set():
+        asking = turns[tick % len(turns)]
+        for client in asking:
+            client.ask()
+        taken += [client.answered() for client in asking]
+        tick += 1
+        time.sleep(max(0.0, began + tick * TICK_S - time.perf_counter()))
+    answer.send((time.perf_counter() - began, taken))
 
 
 class Server:

@@ -50,34 +50,63 @@ class Meter:
         self._samples: dict[tuple[str, tuple[str, ...]], list[float]] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        self._update(name, "counter", labels, lambda cells: [cells[0] + amount] if cells else [amount])
+        self.counter(name, **labels).add(amount)
 
     def set(self, name: str, value: float, **labels: str) -> None:
-        self._update(name, "gauge", labels, lambda cells: [value])
+        with self._lock:
+            self._cells(name, "gauge", labels, 1)[0] = value
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
-        """Adds one duration to a histogram, whose cells are a count per bucket, one for longer ones, and the sum."""
+        """Adds one duration to a histogram."""
+        self.histogram(name, **labels).observe(seconds)
 
-        def add(cells: list[float]) -> list[float]:
-            cells = cells or [0.0] * (len(SECONDS) + 2)
-            cells[bisect_left(SECONDS, seconds)] += 1
-            cells[-1] += seconds
-            return cells
+    def counter(self, name: str, **labels: str) -> "Counter":
+        """One counter looked up once, for what is counted hundreds of times a second."""
+        with self._lock:
+            return Counter(self._lock, self._cells(name, "counter", labels, 1))
 
-        self._update(name, "histogram", labels, add)
+    def histogram(self, name: str, **labels: str) -> "Histogram":
+        """One histogram looked up once."""
+        with self._lock:
+            return Histogram(self._lock, self._cells(name, "histogram", labels, len(SECONDS) + 2))
 
     def snapshot(self) -> list[list[Any]]:
         """Everything counted so far, as JSON can hold it: [name, label values, cells] a sample."""
         with self._lock:
             return [[name, list(values), list(cells)] for (name, values), cells in self._samples.items()]
 
-    def _update(self, name: str, kind: str, labels: dict[str, str], change: Any) -> None:
+    def _cells(self, name: str, kind: str, labels: dict[str, str], count: int) -> list[float]:
         definition = DEFINITIONS[name]
         assert definition.kind == kind, f"{name} is a {definition.kind}"
         assert len(labels) == len(definition.labels), f"{name} has the labels {definition.labels}"
         place = (name, tuple([labels[label] for label in definition.labels]))
+        return self._samples.setdefault(place, [0.0] * count)
+
+
+class Counter:
+    """One sample of a Meter that only grows."""
+
+    def __init__(self, lock: threading.Lock, cells: list[float]) -> None:
+        self._lock = lock
+        self._cells = cells
+
+    def add(self, amount: float = 1) -> None:
         with self._lock:
-            self._samples[place] = change(self._samples.get(place, []))
+            self._cells[0] += amount
+
+
+class Histogram:
+    """One sample of a Meter whose cells are a count per bucket, one for longer durations, and the sum."""
+
+    def __init__(self, lock: threading.Lock, cells: list[float]) -> None:
+        self._lock = lock
+        self._cells = cells
+
+    def observe(self, seconds: float) -> None:
+        bucket = bisect_left(SECONDS, seconds)
+        with self._lock:
+            self._cells[bucket] += 1
+            self._cells[-1] += seconds
 
 
 def process_snapshot() -> dict[str, float]:

@@ -10,6 +10,7 @@ import pytest
 
 from videoserve.api.__main__ import _config, _Server
 from videoserve.api.poll import CALLER_FRESH_S, PollingApp
+from videoserve.api.poll_protocol import PollProtocol
 from videoserve.config import Settings
 
 pytestmark = pytest.mark.anyio
@@ -20,8 +21,9 @@ Make = Callable[..., Awaitable[dict[str, Any]]]
 class Client:
     """One connection; `again` counts the polls that were answered from their bytes."""
 
-    def __init__(self, app: PollingApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def __init__(self, app: PollingApp, server: _Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self.app = app
+        self.server = server
         self.reader = reader
         self.writer = writer
         self.again = 0
@@ -57,7 +59,7 @@ async def connection(app: PollingApp, settings: Settings, monkeypatch: pytest.Mo
     listener = socket.create_server(("127.0.0.1", 0))
     server = _Server(_config(app, settings))
     serving = asyncio.create_task(server.serve([listener]))
-    client = Client(app, *await asyncio.open_connection(*listener.getsockname()))
+    client = Client(app, server, *await asyncio.open_connection(*listener.getsockname()))
     ours = app.polls.again
 
     def again(request: bytes) -> bytes | None:
@@ -148,6 +150,19 @@ async def test_a_connection_that_ends_is_ended(connection: Client, make_video: M
     await connection.ask(poll(video_id))
     status, headers, _ = await connection.ask(poll(video_id, "Connection: close"))
     assert (status, headers["connection"], await connection.reader.read()) == (200, "close", b"")
+
+
+async def test_polls_keep_a_connection_and_silence_ends_it(connection: Client, make_video: Make) -> None:
+    video_id = (await make_video())["id"]
+    (protocol,) = connection.server.server_state.connections
+    assert isinstance(protocol, PollProtocol)
+    protocol.timeout_keep_alive = 0.5
+    await connection.remembered(video_id)
+    for _ in range(10):
+        await asyncio.sleep(0.1)
+        await connection.ask(poll(video_id))
+    async with asyncio.timeout(5):
+        assert await connection.reader.read() == b""
 
 
 async def test_a_client_that_does_not_read_fills_nothing(connection: Client, make_video: Make) -> None:

@@ -70,6 +70,8 @@ class Polls:
     def __init__(self, service: Service, meter: Meter):
         self._service = service
         self._meter = meter
+        self._answered = meter.counter("videoserve_http_requests", method="GET", route=ROUTE, status="200")
+        self._taken = meter.histogram("videoserve_http_seconds", route=ROUTE)
         self._require = require("generate")
         self._callers: dict[Identity, tuple[Caller, float]] = {}
         self._rendered: OrderedDict[str, Rendered] = OrderedDict()
@@ -90,7 +92,8 @@ class Polls:
         except Exception as error:
             status = 500
             await crash(Request(scope), error)(scope, receive, send)
-        self._count(began, status)
+        self._meter.count("videoserve_http_requests", method="GET", route=ROUTE, status=str(status))
+        self._taken.observe(time.perf_counter() - began)
 
     def again(self, request: bytes) -> bytes | None:
         """The headers and body for a request whose very bytes were answered before; None where that takes more.
@@ -110,7 +113,8 @@ class Polls:
         rendered = self._rendered.get(video_id)
         if found is None or rendered is None or rendered.state is not found[1] or rendered.costs is not costs:
             return None
-        self._count(began, 200)
+        self._answered.add()
+        self._taken.observe(time.perf_counter() - began)
         return rendered.raw
 
     def _remember(self, scope: Scope, video_id: str, identity: Identity) -> None:
@@ -119,10 +123,6 @@ class Polls:
             if len(self._asked) > REMEMBERED:
                 self._asked.clear()
             self._asked[as_it_came["bytes"]] = video_id, identity
-
-    def _count(self, began: float, status: int) -> None:
-        self._meter.count("videoserve_http_requests", method="GET", route=ROUTE, status=str(status))
-        self._meter.observe("videoserve_http_seconds", time.perf_counter() - began, route=ROUTE)
 
     async def _caller(self, identity: Identity, scope: Scope) -> Caller:
         now = time.monotonic()

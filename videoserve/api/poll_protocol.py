@@ -31,6 +31,7 @@ class PollProtocol(HttpToolsProtocol):
         # Whether what comes next is the start of a request.
         self._between = True
         self._whole: bytes | None = None
+        self._polled_at = float("-inf")
 
     def data_received(self, data: bytes) -> None:
         if self._between and data.startswith(POLL) and data.find(END) == len(data) - len(END):
@@ -61,7 +62,18 @@ class PollProtocol(HttpToolsProtocol):
         return (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
 
     def _answer(self, body: bytes) -> None:
-        """As a RequestResponseCycle would: the headers that every answer has, then the body; the clock set back."""
+        """As a RequestResponseCycle would: the headers that every answer has, then the body."""
         every = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
         self.transport.write(b"".join([OK, *every, body]))
-        self.on_response_complete()
+        self.server_state.total_requests += 1
+        self._polled_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_handler()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Ends a connection that was silent for long enough. Polls do not set the clock back; it is looked at here."""
+        left = self._polled_at + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
