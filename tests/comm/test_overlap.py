@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from videoserve_kernels.attention import attend
-from videoserve_kernels.comm.ring import attend_with_lse, ring_attention
 from videoserve_kernels.comm.heads import Heads
+from videoserve_kernels.comm.ring import attend_with_lse, ring_attention
 from videoserve_kernels.comm.ulysses import Trade, ulysses_attention
 from videoserve_kernels.comm.wire import codec_named
 
