@@ -43,6 +43,11 @@ def pick(op: str, backends: Sequence[Backend[P, T]], forced: str | None, *args: 
     raise BackendUnavailableError(f"{op} cannot run here. {told}")
 
 
+def chosen(backends: Sequence[Backend[P, T]], *args: P.args, **kwargs: P.kwargs) -> str:
+    """The name of the backend that `pick` would run with these arguments; one of them can."""
+    return next(backend.name for backend in backends if backend.why_not(*args, **kwargs) is None)
+
+
 def named(op: str, backends: Sequence[Backend[P, T]], name: str) -> Backend[P, T]:
     """The backend with this name; BackendUnavailableError names the ones there are."""
     for backend in backends:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from videoserve_kernels.backend import Backend, BackendUnavailableError, pick
+from videoserve_kernels.backend import Backend, BackendUnavailableError, chosen, pick
 
 FAST = Backend(name="fast", fn=lambda x: x + 1, why_not=lambda x: None if x > 0 else f"{x} is not positive")
 SLOW = Backend(name="slow", fn=lambda x: x + 100, why_not=lambda x: None if x > -10 else f"{x} is below -9")
@@ -11,6 +11,10 @@ SLOW = Backend(name="slow", fn=lambda x: x + 100, why_not=lambda x: None if x > 
 def test_the_first_that_can_runs() -> None:
     assert pick("add", (FAST, SLOW), None, 1) == 2
     assert pick("add", (FAST, SLOW), None, -1) == 99
+
+
+def test_the_chosen_one_has_a_name() -> None:
+    assert [chosen((FAST, SLOW), number) for number in (1, -1)] == ["fast", "slow"]
 
 
 def test_a_forced_one_runs_or_says_why() -> None:

@@ -1,5 +1,6 @@
 -- Records whose time is over, and files without a job. p: limit, max_attempts, retention, kinds
 for _, kind in ipairs(p.kinds) do
+  -- Also those of workers that live: a claim whose answer was lost is renewed by nobody.
   reap(kind)
 end
 local removed = {}

@@ -75,7 +75,7 @@ class VideoEngine:
         ranks = Leader(open_channel(), device=device, time_limit_s=settings.collective_timeout_s)
         self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks)
         ranks.begin(Plans.named(settings.parallel, ranks.size, settings.wire), self.components.config)
-        self.environment = describe(device, dtype, "sdpa")
+        self.environment = describe(device, dtype)
         self._memo = Memo(settings.data / "learned.json")
         preview = Preview.remembered(self.components, self._memo)
         self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)

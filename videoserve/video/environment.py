@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from videoserve_kernels.attention import BACKENDS
+from videoserve_kernels.backend import chosen
+
 
 class DeviceUnavailableError(ValueError):
     """The device or dtype asked for is not one this machine has; the message says what there is."""
@@ -52,14 +55,21 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def describe(device: torch.device, dtype: torch.dtype, attention: str) -> Environment:
+def attention_of(device: torch.device, dtype: torch.dtype) -> str:
+    """What computes attention here: of whole sequences, and of the parts that a ring merges where that differs."""
+    few = torch.empty((1, 16, 1, 64), device=device, dtype=dtype)
+    whole, parts = (chosen(BACKENDS, few, few, few, return_lse=merged) for merged in (False, True))
+    return whole if parts == whole else f"{whole}, in a ring {parts}"
+
+
+def describe(device: torch.device, dtype: torch.dtype) -> Environment:
     """The environment of a model on `device` in `dtype`, in words that JSON holds."""
     on_gpu = device.type == "cuda"
     return Environment(
         device=str(device),
         device_name=torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
         dtype=str(dtype).removeprefix("torch."),
-        attention=attention,
+        attention=attention_of(device, dtype),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         diffusers=version("diffusers"),
