@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from videoserve.planning.workload import Workload
 
 SHOWN = 12
+WIDE = 160
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -118,7 +120,8 @@ def show(ranking: "Ranking") -> None:
     from videoserve.planning.parallel import GB, seconds
 
     work, box = ranking.workload, ranking.machine.box
-    console = Console(soft_wrap=True)
+    # A table for a file or another program is not cut to the width of a terminal that is not there.
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
     console.print(
         f"{work.name}, {work.width}x{work.height}, {work.frames} frames, {work.steps} steps, {work.tokens():,} tokens, "
         f"on {box.ranks} cards: {ranking.machine.source}.",
