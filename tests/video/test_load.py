@@ -13,13 +13,16 @@ from videoserve.planning.layout import UnknownLayoutError
 from videoserve.video import digest
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
 from videoserve.video.environment import DeviceUnavailableError, describe, pick_device, pick_dtype
+from videoserve.video.leader import Leader
 from videoserve.video.load import Components, IncompleteModelError, load_components
 
 CPU = torch.device("cpu")
 
 
 def load(directory: Path) -> Components:
-    return load_components(directory, device=CPU, dtype=torch.float32, memo=DigestMemo(None))
+    return load_components(
+        directory, device=CPU, dtype=torch.float32, memo=DigestMemo(None), ranks=Leader(None, device=CPU)
+    )
 
 
 @pytest.fixture
@@ -126,4 +129,4 @@ def test_device_and_dtype() -> None:
         pick_device("teapot")
     with pytest.raises(DeviceUnavailableError, match="this machine has"):
         pick_device("cuda:99")
-    assert describe(CPU, torch.float32, "sdpa").to_dict()["torch"] == torch.__version__
+    assert describe(CPU, torch.float32).to_dict()["torch"] == torch.__version__
