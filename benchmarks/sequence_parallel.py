@@ -10,19 +10,16 @@ a forward whose self-attention calls the attention door itself.
 """
 
 import argparse
-import multiprocessing
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from _two_ranks import two_ranks
 from torch import Tensor
 
 from videoserve.config import Settings
@@ -32,7 +29,6 @@ from videoserve.types import VideoPlan
 from videoserve.video.denoise import advance, predict, velocities
 from videoserve.video.engine import VideoEngine
 from videoserve.video.families import block
-from videoserve.video.follower import follow
 from videoserve.video.leader import Leader
 from videoserve.video.load import Components
 from videoserve.video.ranks import Plans
@@ -44,18 +40,6 @@ from videoserve_kernels.comm.plan import ParallelPlan
 TOLERANCE = 1e-5
 TARGET = 1.85
 ADDED = 0.01
-
-
-def rank_main(rank: int, store: str, data: Path, chosen: argparse.Namespace) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    model = resolve_model("demo")
-    settings = Settings(data=data, device="cpu", dtype="float32", ranks=2, batch=1)
-    if rank:
-        follow(settings, model)
-    else:
-        lead(VideoEngine(settings, FileStore(data / "files"), model), model, chosen)
 
 
 def lead(engine: VideoEngine, model: Path, chosen: argparse.Namespace) -> None:
@@ -180,16 +164,8 @@ def main() -> None:
     options.add_argument("--frames", type=int, nargs="+", default=[17, 49])
     options.add_argument("--plans", nargs="+", default=["cfg2", "u2", "u2-g2", "r2"])
     chosen = options.parse_args()
-    context = multiprocessing.get_context("spawn")
+    two_ranks(lead, chosen)
     with tempfile.TemporaryDirectory() as data:
-        store = f"file://{data}/store"
-        ranks = [context.Process(target=rank_main, args=(rank, store, Path(data), chosen)) for rank in range(2)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-        if any(rank.exitcode for rank in ranks):
-            raise SystemExit(1)
         one_rank(Path(data), chosen)
 
 

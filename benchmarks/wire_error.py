@@ -10,30 +10,22 @@ print figures when two ranks without a codec differ from one rank by more than 1
 
 import argparse
 import math
-import multiprocessing
-import os
-import tempfile
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.distributed as dist
+from _two_ranks import two_ranks
 from PIL import Image
 from torch import Tensor
 
-from videoserve.config import Settings
 from videoserve.media.image import fit
-from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.planning.card import ModelCard
 from videoserve.planning.plan import plan_video
-from videoserve.storage.files import FileStore
 from videoserve.types import Job, VideoPlan, VideoRequest
 from videoserve.video.denoise import advance, finished, velocities
 from videoserve.video.encode import draw_noise, encode
 from videoserve.video.engine import VideoEngine
 from videoserve.video.families import block
-from videoserve.video.follower import follow
 from videoserve.video.leader import Leader
 from videoserve.video.load import Components
 from videoserve.video.ranks import Plans
@@ -75,18 +67,6 @@ class Errors:
 
     def relative(self) -> dict[str, float]:
         return {name: math.sqrt(self.wrong[name] / self.whole[name]) for name in self.wrong}
-
-
-def rank_main(rank: int, store: str, data: Path, chosen: argparse.Namespace) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    model = resolve_model("demo")
-    settings = Settings(data=data, device="cpu", dtype="float32", ranks=2, batch=1)
-    if rank:
-        follow(settings, model)
-    else:
-        lead(VideoEngine(settings, FileStore(data / "files"), model), model, chosen)
 
 
 def lead(engine: VideoEngine, model: Path, chosen: argparse.Namespace) -> None:
@@ -156,16 +136,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=20)
     options.add_argument("--frames", type=int, default=17)
     chosen = options.parse_args()
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as data:
-        store = f"file://{data}/store"
-        ranks = [context.Process(target=rank_main, args=(rank, store, Path(data), chosen)) for rank in range(2)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-    if any(rank.exitcode for rank in ranks):
-        raise SystemExit(1)
+    two_ranks(lead, chosen)
 
 
 if __name__ == "__main__":

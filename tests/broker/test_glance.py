@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 from videoserve.broker import Broker, glance
 from videoserve.types import Appetite, Event, Job
@@ -180,3 +181,20 @@ async def test_a_reading_that_breaks_is_told_to_all_who_wait(
             found = await asyncio.gather(*(broker.glance("a") for _ in range(3)), return_exceptions=True)
         assert [str(error) for error in found] == ["A record cannot be read."] * 3
     assert await broker.glance("a") == await broker.get("a")
+
+
+async def test_a_broker_that_may_not_listen_says_so_and_reads_all_the_same(
+    broker: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.submit([make_job("a")], **ROOMY)
+
+    def forbidden() -> None:
+        raise NoPermissionError("this user may not subscribe")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._link.waiting, "pubsub", forbidden)
+        patch.setattr(glance, "DEAF_S", 0.01)
+        assert await broker.glance("a") == await broker.get("a")
+        await asyncio.sleep(0.05)
+        assert "changes of jobs are not heard" in caplog.text
+    await hear(broker)

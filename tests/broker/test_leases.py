@@ -72,6 +72,23 @@ async def test_a_claim_and_its_end(broker: Broker, make_job: MakeJob) -> None:
     assert await broker.referenced(["v", "c"]) == {"v"}
 
 
+async def test_a_claimed_job_is_in_a_stage_that_runs(broker: Broker, make_job: MakeJob) -> None:
+    await broker.submit([make_job("a")], **ROOMY)
+
+    async def stage() -> str:
+        found = await broker.get("a")
+        assert found is not None
+        return found[1].stage
+
+    claim = await claimed(broker)
+    assert await stage() == "encode"
+    await broker.record("a", claim.fence, [checkpoint("a", "c")])
+    await broker.release("a", claim.fence)
+    assert await stage() == "queued"
+    await claimed(broker)
+    assert await stage() == "denoise"
+
+
 async def test_a_busy_engine_takes_the_urgent_first_then_its_own_shape(broker: Broker, make_job: MakeJob) -> None:
     for name, shape, created in (("a", "x", 10.0), ("b", "y", 20.0), ("c", "x", 30.0), ("d", "y", 5.0)):
         await broker.submit([make_job(name, plan={"batch_key": shape}, created_at=created)], **ROOMY)

@@ -12,7 +12,7 @@ from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.collectives import cut
 from videoserve_kernels.comm.gather import gather_sequence, shard_sequence
 from videoserve_kernels.comm.plan import ParallelPlan
-from videoserve_kernels.comm.usp import attention, cross_attention
+from videoserve_kernels.comm.usp import attention
 from videoserve_kernels.comm.volume import Layer, sent
 from videoserve_kernels.rope import rotate, video_angles
 
@@ -179,29 +179,6 @@ def test_the_result_does_not_depend_on_the_number_of_ranks(ranks_of: Ranks) -> N
         everywhere = ranks_of(ParallelPlan(**scheme).ranks)(results, scheme)
         assert all(torch.equal(got, everywhere[0]) for got in everywhere)
         assert error(everywhere[0], one.double()) <= 1e-6
-
-
-def over_text(world: Any) -> Tensor:
-    mesh = world.mesh(ulysses=2, ring=2)
-    q, _, _ = tensors(SHAPES[1], torch.float32)
-    keys, values, _ = tensors((2, 7, 10, 10, 6), torch.float32)
-    bias = torch.zeros(2, 7)
-    bias[1, 4:] = -torch.inf
-    before = (mesh.counters.sent(), mesh.collectives.summary(["ulysses", "ring", "sequence"]))
-    out = cross_attention(shard_sequence(q, mesh), keys, values, mesh, key_bias=bias)
-    assert before == (mesh.counters.sent(), mesh.collectives.summary(["ulysses", "ring", "sequence"]))
-    assert mesh.counters.sent().messages == 0
-    return gather_sequence(out, mesh, length=29)
-
-
-def test_cross_attention_moves_nothing_and_counts_replicated_text_once(ranks_of: Ranks) -> None:
-    q, _, _ = tensors(SHAPES[1], torch.float64)
-    keys, values, _ = tensors((2, 7, 10, 10, 6), torch.float64)
-    bias = torch.zeros(2, 7, dtype=torch.float64)
-    bias[1, 4:] = -torch.inf
-    truth = reference.attend(q, keys, values, key_bias=bias)
-    for got in ranks_of(4)(over_text):
-        assert error(got, truth) <= 1e-5
 
 
 def refused(world: Any) -> list[str]:

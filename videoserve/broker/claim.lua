@@ -66,7 +66,10 @@ local fence = call('INCR', K.fence)
 local attempt = call('HINCRBY', K.job .. id, 'attempt', 1)
 dequeue(id)
 move(id, 'in_progress')
-set(id, 'fence', fence, 'worker', p.worker, 'started_at', seconds(t))
+local checkpoint = get(id, 'checkpoint')
+-- Until the worker tells its stage: the one it goes on in, the first one otherwise.
+set(id, 'fence', fence, 'worker', p.worker, 'started_at', seconds(t),
+  'stage', checkpoint and cjson.decode(checkpoint).stage or 'encode')
 call('ZADD', K.leases .. p.kind, t + p.lease, id)
 call('SADD', K.running .. get(id, 'tenant'), id)
-return {fence = fence, attempt = attempt, job = get(id, 'job'), checkpoint = get(id, 'checkpoint')}
+return {fence = fence, attempt = attempt, job = get(id, 'job'), checkpoint = checkpoint}

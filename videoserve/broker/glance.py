@@ -1,6 +1,7 @@
 """The reading for pollers: hundreds of them ask for the same unchanged jobs beside a model that needs the machine."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,12 +16,16 @@ from videoserve.broker.state import JobState, Turn
 from videoserve.errors import ServeError
 from videoserve.types import Job
 
+log = logging.getLogger(__name__)
+
 REMEMBERED: Final = 4096
 # Without a sign of life from Redis for this long nothing is shown from memory: a dead network tells of no change.
 ALIVE_S: Final = 5.0
 # How often Redis is asked for a sign of life, and for the places of waiting jobs, which change without the job.
 BEAT_S: Final = 1.0
 RECONNECT_S: Final = 0.25
+# Where listening fails for another reason than a lost connection, such as a right that is missing.
+DEAF_S: Final = 10.0
 # Waits shrink all the time. Within this share of one, the old one stays, and with it what was rendered of it.
 WAIT_DRIFT: Final = 0.05
 
@@ -135,6 +140,7 @@ class GlanceCalls(JobCalls):
     async def _listen(self) -> None:
         while True:
             beating = None
+            pause_s = RECONNECT_S
             try:
                 async with self._link.waiting.pubsub() as channel:
                     await channel.subscribe(KEYS["changed"])
@@ -147,13 +153,16 @@ class GlanceCalls(JobCalls):
                             self._forget(message["data"])
             except AWAY:
                 pass
+            except Exception:
+                log.exception("changes of jobs are not heard, every poll asks Redis")
+                pause_s = DEAF_S
             finally:
                 if beating is not None:
                     beating.cancel()
                 self._listening = False
                 self._seen.clear()
                 self._reading.clear()
-            await asyncio.sleep(RECONNECT_S)
+            await asyncio.sleep(pause_s)
 
     async def _beat(self, channel: Any) -> None:
         """Ends with the first failure, which the listener, on the same connection, meets as well."""

@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from videoserve_kernels.attention import attend
 from videoserve_kernels.comm.heads import Heads
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.ring import Kernel, attend_whole, ring_attention
@@ -45,11 +44,3 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mesh: Mesh, *, length: int, kerne
         return ring_attention(q, k, v, mesh.ring, blocks, codec, kernel=kernel)
 
     return ulysses_attention(q, k, v, trade, mesh.plan.head_groups, inner)
-
-
-def cross_attention(q: Tensor, k: Tensor, v: Tensor, mesh: Mesh, *, key_bias: Tensor | None = None) -> Tensor:
-    """Attention of this rank's tokens q [B, S, N, D] over text or image keys and values [B, L, N, D].
-
-    Every rank has all of them, so nothing moves whatever the mesh.
-    """
-    return attend(q, k, v, key_bias=key_bias)
