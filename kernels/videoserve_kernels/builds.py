@@ -6,11 +6,15 @@ from videoserve_kernels import (
     drift_kernel,
     flash,
     gemm_kernel,
+    indexer_kernel,
     low_rank_kernel,
     modulate_kernel,
+    moe_kernel,
     norm_kernel,
     paged_kernel,
     quant_kernel,
+    sparse_kernel,
+    streams_kernel,
 )
 from videoserve_kernels.build import Build
 from videoserve_kernels.masks import MASK_BLOCK
@@ -30,6 +34,7 @@ def builds_for(sm: int) -> list[Build]:
     return [
         *flash_builds(sm), *quant_builds(sm), *drift_builds(sm), *norm_builds(sm), *modulate_builds(sm),
         *low_rank_builds(sm), *gemm_builds(sm), *paged_builds(sm),
+        *sparse_builds(sm), *streams_builds(sm), *moe_builds(sm), *indexer_builds(sm),
     ]  # fmt: skip
 
 
@@ -205,3 +210,72 @@ def paged_builds(sm: int) -> list[Build]:
         aligned=("k_t", "k_n", "v_t", "v_n", *strides, "channels"),
     ))  # fmt: skip
     return found
+
+
+def sparse_builds(sm: int) -> list[Build]:
+    """DeepSeek-V4: 64 heads of 512 over its window, and over a part of what lies far off."""
+    size = paged_kernel.tiles(64, 512)
+    found = []
+    for option in ("window", "far"):
+        types = {
+            **dict.fromkeys(("q", "pool"), "*bf16"), **dict.fromkeys(("sinks", "out", "lse"), "*fp32"), "at": "*i64",
+            "scale": "fp32",
+        }  # fmt: skip
+        constants = {
+            "PART": sparse_kernel.PART, "HAS_SINKS": option == "window", "BLOCK_N": size.heads, "BLOCK_K": size.keys,
+            "BLOCK_D": 512,
+        }  # fmt: skip
+        found.append(Build(
+            op="sparse_attention", shape=f"D512 {option}", sm=sm, kernel=sparse_kernel.sparse_kernel, types=types,
+            constants=constants, warps=size.warps, stages=size.stages, registers=120, shared=36864,
+            aligned=("q_t", "q_n", "pool_l", "channels"),
+        ))  # fmt: skip
+    return found
+
+
+def streams_builds(sm: int) -> list[Build]:
+    """DeepSeek-V4: 4 streams of 4096 channels."""
+    types = {
+        **dict.fromkeys(("said", "bias", "scale", "post", "comb"), "*fp32"), "eps": "fp32", "norm_eps": "fp32",
+        **dict.fromkeys(("streams", "x", "out", "new"), "*bf16"),
+    }  # fmt: skip
+    return [
+        Build(
+            op=op, shape="H4 C4096", sm=sm, kernel=kernel, types=types,
+            constants={"BLOCK_H": 4, "BLOCK_C": streams_kernel.CHANNELS}, warps=4, registers=72, shared=8192,
+            aligned=("o_t", "s_t", "s_h", "channels"),
+        )
+        for op, kernel in (("open_streams", streams_kernel.open_kernel), ("close_streams", streams_kernel.close_kernel))
+    ]  # fmt: skip
+
+
+def moe_builds(sm: int) -> list[Build]:
+    """DeepSeek-V4: 256 experts of 2048 over 4096 channels, for few picks an expert and for many."""
+    found = []
+    for picks in (256, 65536):
+        size = moe_kernel.tiles(picks, 256)
+        types = {
+            **dict.fromkeys(("x", "gate_up", "grown", "down", "made"), "*bf16"), "limit": "fp32",
+            **dict.fromkeys(("order", "ends", "experts", "firsts"), "*i64"), "w_e": "i64",
+        }  # fmt: skip
+        for part, kernel in (("up", moe_kernel.gate_up_kernel), ("down", moe_kernel.down_kernel)):
+            found.append(Build(
+                op="run_experts", shape=f"M{size.picks} {part}", sm=sm, kernel=kernel, types=types,
+                constants={"BLOCK_M": size.picks, "BLOCK_N": size.columns, "BLOCK_K": size.depth},
+                warps=size.warps, stages=size.stages, registers=176, shared=SHARED_LIMIT[sm],
+                aligned=("x_t", "w_e", "w_n", "channels", "hidden"),
+            ))  # fmt: skip
+    return found
+
+
+def indexer_builds(sm: int) -> list[Build]:
+    """DeepSeek-V4: 64 heads of 128."""
+    types = {
+        **dict.fromkeys(("q", "keys"), "*bf16"), **dict.fromkeys(("weights", "scores"), "*fp32"),
+        **dict.fromkeys(("places", "rows", "seen"), "*i64"),
+    }  # fmt: skip
+    return [Build(
+        op="top_entries", shape="H64 D128", sm=sm, kernel=indexer_kernel.score_kernel, types=types,
+        constants={"BLOCK_H": 64, "BLOCK_E": indexer_kernel.ENTRIES, "BLOCK_D": 128}, warps=4, stages=1,
+        registers=120, shared=32768, aligned=("q_t", "q_h", "w_t", "k_l", "channels"),
+    )]  # fmt: skip

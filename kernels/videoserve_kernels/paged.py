@@ -13,6 +13,7 @@ from videoserve_kernels import reference
 from videoserve_kernels.attention import Attended, attend
 from videoserve_kernels.backend import Backend, pick
 from videoserve_kernels.masks import PagedMasks
+from videoserve_kernels.paged_runs import Runs, attend_runs
 from videoserve_kernels.pages import Pages
 from videoserve_kernels.triton_gate import no_triton
 
@@ -28,6 +29,7 @@ def paged_attention(
     positions: Tensor,
     *,
     return_lse: Literal[False] = ...,
+    runs: Runs | None = ...,
     backend: str | None = ...,
     **masks: Unpack[PagedMasks],
 ) -> Tensor: ...
@@ -41,13 +43,21 @@ def paged_attention(
     positions: Tensor,
     *,
     return_lse: Literal[True],
+    runs: Runs | None = ...,
     backend: str | None = ...,
     **masks: Unpack[PagedMasks],
 ) -> tuple[Tensor, Tensor]: ...
 
 
 def paged_attention(
-    q: Tensor, pages: Pages, rows: Tensor, positions: Tensor, *, backend: str | None = None, **options: Any
+    q: Tensor,
+    pages: Pages,
+    rows: Tensor,
+    positions: Tensor,
+    *,
+    runs: Runs | None = None,
+    backend: str | None = None,
+    **options: Any,
 ) -> Attended:
     """softmax(q kᵀ / √D) v over the positions of its sequence that a token sees: its own and all before.
 
@@ -55,18 +65,33 @@ def paged_attention(
     last `window` positions; sinks float32 [N] stand beside a head's keys. A pool of compressed entries is a Pages of
     its own, whose positions are the last entry each token sees. Returns [T, N, D] in q's dtype and, with `return_lse`,
     the natural log-sum-exp float32 [T, N], which counts the sink; 0 and -inf (or the sink) for a padding token. A
-    token's result has the same bits in any batch.
+    token's result has the same bits in any batch. `runs` are those of the batch (paged_runs.runs_of), found once for
+    all layers: with them a CPU reads keys where they lie, if there is neither a window nor a sink.
     """
+    if runs is not None and q.is_cpu and backend is None and not options:
+        return attend_runs(q, pages, runs)
     return pick("paged_attention", ATTENTION, backend, q, pages, rows, positions, **options)
 
 
 def store_kv(
-    k: Tensor, v: Tensor, pages: Pages, rows: Tensor, positions: Tensor, *, backend: str | None = None
+    k: Tensor,
+    v: Tensor,
+    pages: Pages,
+    rows: Tensor,
+    positions: Tensor,
+    *,
+    slots: Tensor | None = None,
+    backend: str | None = None,
 ) -> None:
     """Writes the keys and values of new tokens into their blocks.
 
-    k and v [T, M, D] in the dtype of the pages, rows and positions int32 [T]; no two tokens at one position.
+    k and v [T, M, D] in the dtype of the pages, rows and positions int32 [T]; no two tokens at one position. `slots`
+    int64 [T] is where each token lies in a row of all blocks, found once for all layers: a CPU then looks up no table.
     """
+    if slots is not None and k.is_cpu and backend is None:
+        pages.keys.flatten(0, 1).index_copy_(0, slots, k)
+        pages.values.flatten(0, 1).index_copy_(0, slots, v)
+        return
     pick("store_kv", STORE, backend, k, v, pages, rows, positions)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from videoserve_kernels.comm.gather import branch_rows, gather_branches, gather_sequence, shard_sequence
+from videoserve_kernels.comm.gather import branch_rows, gather_branches, gather_sequence
 
 Ranks = Callable[[int], Callable[..., list[Any]]]
 
@@ -21,7 +21,7 @@ def guided(world: Any, plan: dict[str, int], length: int) -> Tensor:
     mesh = world.mesh(**plan)
     # Cond and uncond of each of three jobs.
     rows = torch.arange(6 * length * 2, dtype=torch.float32).view(6, length, 2)
-    mine = shard_sequence(rows[branch_rows(6, mesh)], mesh)
+    mine = rows[branch_rows(6, mesh)][:, mesh.shard(length)]
     both = gather_branches(model(mine), mesh)
     sent = mesh.counters.sent()
     assert sent.messages == (plan.get("cfg", 1) - 1 if mine.numel() else 0)

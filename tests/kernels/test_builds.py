@@ -6,7 +6,7 @@ from videoserve_kernels.build import Build, compiled, figures
 from videoserve_kernels.builds import TARGETS, builds
 
 # Seconds each: tiles that are multiplied.
-LONG = ("attend", "scaled_linear", "add_low_rank", "paged_attention")
+LONG = ("attend", "scaled_linear", "add_low_rank", "paged_attention", "sparse_attention", "run_experts", "top_entries")
 
 
 def parameters() -> list[object]:
@@ -35,17 +35,22 @@ def test_every_kernel_is_built_for_every_card() -> None:
             "add_low_rank",
             "add_rms_norm",
             "attend",
+            "close_streams",
             "dequantise_heads",
             "drift",
             "gated_residual",
             "modulated_norm",
+            "open_streams",
             "paged_attention",
             "quantise_heads",
             "rms_norm",
             "rms_norm_rotate",
             "rotate",
+            "run_experts",
             "scaled_linear",
+            "sparse_attention",
             "store_kv",
+            "top_entries",
         }
     names = [build.name for build in builds()]
     assert len(names) == len(set(names))

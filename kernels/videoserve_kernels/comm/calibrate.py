@@ -62,6 +62,7 @@ def calibrate(
             crossing=probe.rate_of_all(islands, staged=False),
             trunk=trunk,
             latency_s=probe.latency(),
+            at_once_bytes=probe.at_once_bytes(),
             # All compute at the same time, and the slowest is waited for.
             attention=1 / probe.longest(1 / attention_rate(device, dtype)),
             linear=1 / probe.longest(1 / linear_rate(device, dtype)),
@@ -91,6 +92,7 @@ def alone(fingerprint: str, device: torch.device, dtype: torch.dtype) -> Calibra
         crossing=0.0,
         trunk=None,
         latency_s=0.0,
+        at_once_bytes=0,
         attention=attention_rate(device, dtype),
         linear=linear_rate(device, dtype),
         card_bytes=memory(device),

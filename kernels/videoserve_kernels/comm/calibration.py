@@ -11,9 +11,7 @@ from videoserve_kernels.comm.transformer import Rates
 from videoserve_kernels.kept_json import read_json, write_json
 
 # Goes up when the fields of a Calibration change: what was kept before is measured again.
-FORMAT = 1
-# All-to-all below this share of what neighbours exchange is called a collapse.
-COLLAPSE = 0.5
+FORMAT = 2
 # A rank alone has no links; its box needs some rate.
 ALONE = 1.0
 NO_BACKEND = "none"
@@ -38,6 +36,7 @@ class Calibration:
     neighbours      a rank's, everybody sending to the next one of its island; `crossing` everybody to all of them
     trunk           from an island to the next one, all their ranks together; None with one island
     latency_s       seconds a message of a few bytes takes
+    at_once_bytes   up to which size everybody sends a sum's whole to everybody rather than sum shares and gather them
     attention, linear   floating-point operations a second of a rank while all of them compute
     card_bytes      memory of a card; None where it is the host's
     host_copies     None on a device that shares the host's memory
@@ -57,16 +56,12 @@ class Calibration:
     crossing: float
     trunk: float | None
     latency_s: float
+    at_once_bytes: int
     attention: float
     linear: float
     card_bytes: float | None
     host_copies: HostCopies | None
     seconds: float
-
-    @property
-    def collapses(self) -> bool:
-        """Whether all-to-all at once gets less than half of what neighbours exchange."""
-        return self.all_to_all < COLLAPSE * max(self.shifts, default=0.0)
 
     @property
     def rates(self) -> Rates:

@@ -7,11 +7,6 @@ from videoserve_kernels.comm.collectives import all_gather
 from videoserve_kernels.comm.mesh import Mesh
 
 
-def shard_sequence(x: Tensor, mesh: Mesh) -> Tensor:
-    """This rank's tokens of x [B, S, ...], a view; x is the same on every rank."""
-    return x[:, mesh.shard(x.shape[1])]
-
-
 def gather_sequence(x: Tensor, mesh: Mesh, *, length: int) -> Tensor:
     """All `length` tokens, on every rank, from the shards [B, S, ...] of the sequence group; [B, length, ...]."""
     if mesh.sequence.size == 1:

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from videoserve_kernels.comm.collectives import all_gather
-from videoserve_kernels.comm.exchange import exchange
+from videoserve_kernels.comm.collectives import all_gather, all_reduce
+from videoserve_kernels.comm.exchange import Group, Handle, exchange
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
+from videoserve_kernels.comm.small import all_reduce_at_once
 from videoserve_kernels.comm.speed import synchronize
 
 REPEATS = 3
@@ -18,6 +21,8 @@ FIRST, LEAST, MOST = 2**20, 2**12, 2**26
 IN_A_ROW = 4
 # Messages in a row whose mean is the latency.
 SHORT_ONES = 20
+# Bytes of the smallest sum over all ranks that is tried both ways, and how many are made in a row.
+LEAST_SUM, SUMS = 2**10, 5
 
 
 class Probe:
@@ -80,6 +85,19 @@ class Probe:
 
         return self.seconds(go) / SHORT_ONES
 
+    def at_once_bytes(self) -> int:
+        """The largest sum over all ranks that one exchange makes faster than two, of sizes that double; 0 for none.
+
+        Sums are tried up to the size of messages, and until two sizes in a row are slower.
+        """
+        best, slower, size = 0, 0, LEAST_SUM
+        while size <= self.size and slower < 2:
+            x = self._full[:size].view(torch.float32)
+            at_once, in_two = (self.seconds(partial(self._sums, make, x)) for make in (all_reduce_at_once, all_reduce))
+            best, slower = (size, 0) if at_once <= in_two else (best, slower + 1)
+            size *= 2
+        return best
+
     def send(self, targets: Mapping[int, int], size: int | None = None) -> None:
         """Rank i sends to targets[i], all at the same time; the others do nothing."""
         size = self.size if size is None else size
@@ -104,6 +122,10 @@ class Probe:
         """The largest of the ranks' values; also the place where all of them meet."""
         own = torch.tensor([value], dtype=torch.float64, device=self.device)
         return max(part.item() for part in all_gather(own, [1] * self.ranks, self._at_once.world).wait())
+
+    def _sums(self, make: Callable[[Tensor, Group], Handle[Tensor]], x: Tensor) -> None:
+        for _ in range(SUMS):
+            make(x, self._at_once.world).wait()
 
     def _run(self, work: Callable[[], object]) -> float:
         self.longest(0.0)

@@ -1,7 +1,7 @@
-"""What a rank sends in one self-attention and in a whole forward: what plans are judged by and counters must show."""
+"""What a rank sends in one self-attention: what plans are judged by, and counters must show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from videoserve_kernels.comm.codecs import row_bytes
 from videoserve_kernels.comm.counters import Traffic
@@ -49,34 +49,3 @@ def sent(layer: Layer, plan: ParallelPlan, place: int) -> Traffic:
 def messages(rows: Sequence[int], row: int) -> Traffic:
     """Messages of so many rows of `row` bytes; empty ones are not sent."""
     return Traffic(bytes=sum(rows) * row, messages=sum(1 for count in rows if count))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
-    """A step's forward: `layers` of `layer`, whose batch is the jobs, `branches` of each, and the result of a token.
-
-    `result_bytes` is what a token of the velocity takes, in one row.
-    """
-
-    layer: Layer
-    layers: int
-    branches: int
-    result_bytes: int
-
-
-def forward_sent(forward: Forward, plan: ParallelPlan, rank: int) -> Traffic:
-    """What a rank sends in a whole forward: its self-attentions, its shard of the result and its branch of it.
-
-    The branches that a rank computes share the first self-attention. Cross-attention sends nothing.
-    """
-    _, ring, ulysses, _ = plan.coordinates(rank)
-    place = ring * plan.ulysses + ulysses
-    layer, places = forward.layer, plan.ring * plan.ulysses
-    rows = layer.batch * forward.branches // plan.cfg
-    total = sent(layer, plan, place)
-    later = sent(replace(layer, batch=rows), plan, place)
-    for _ in range(forward.layers - 1):
-        total += later
-    mine = split(layer.length, places)[place]
-    total += messages([mine] * (places - 1), rows * forward.result_bytes)
-    return total + messages([layer.length] * (plan.cfg - 1), rows * forward.result_bytes)
