@@ -9,6 +9,7 @@ import pytest
 from tests.toy_denoiser import begin, even, polynomial, smooth, uncached
 from videoserve_cache.steps.calibration import Calibration
 from videoserve_cache.steps.curve import curve
+from videoserve_cache.steps.fit import Fit
 from videoserve_cache.steps.forecast import Forecast
 from videoserve_cache.steps.foresight import errors, slip, squares
 from videoserve_cache.steps.guards import Guards
@@ -38,16 +39,17 @@ def added_up(programme: Programme, letters: str) -> float:
     total = 0.0
     for index, until in enumerate(runs[1:]):
         anchors = [step for step in runs[: index + 1] if step >= schedule.first_of_expert(runs[index])]
-        weights = slip(schedule, forecast, anchors[-forecast.depth :], until)
+        weights = slip(schedule, forecast, anchors[-forecast.depth :], until, again=True)
         total += float(squares([weights], programme.calibration.grams(forecast.of)).mean())
     return total
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_finds_the_best_of_all_plans_for_every_number_of_steps(order: int, drawn: Calibrate) -> None:
+@pytest.mark.parametrize("order", [0, 1, 2, "fitted"])
+def test_finds_the_best_of_all_plans_for_every_number_of_steps(order: int | str, drawn: Calibrate) -> None:
     for seed, boundary in ((0, None), (1, 4)):
         calibration = drawn(even(10, boundary=boundary), seed)
-        programme = Programme(calibration, Forecast(order=order), Guards(warmup=1, max_skips=3))
+        forecast = Forecast(order=order) if isinstance(order, int) else Fit(calibration=calibration, depth=2)
+        programme = Programme(calibration, forecast, Guards(warmup=1, max_skips=3))
         best: dict[int, float] = {}
         for letters in every_plan(programme):
             runs = letters.count("R")

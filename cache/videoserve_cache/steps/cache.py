@@ -12,14 +12,15 @@ from videoserve_cache.steps.agreement import Agreement, Reduce
 from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
 from videoserve_cache.steps.extrapolate import foretold
 from videoserve_cache.steps.history import History, Past
-from videoserve_cache.steps.log import Decided, letters
+from videoserve_cache.steps.log import Decided, letters, overruled
 from videoserve_cache.steps.policy import Policy, described, executed
 from videoserve_cache.steps.probe import PROBES, Probe
 from videoserve_cache.steps.schedule import Schedule
 from videoserve_cache.steps.store import Budget, Store
 
-FORMAT = "videoserve-steps-1"
+FORMAT = "videoserve-steps-2"
 KEPT = "kept"
+LATENTS = "latents"
 PENDING = "cache.pending"
 
 
@@ -49,6 +50,7 @@ class StepCache:
         self._probe = self._fresh_probe()
         self._era: list[Any] = []
         self._due = False
+        self._restored = False
         self._histories: dict[Branch, History] = {}
 
     def __enter__(self) -> Self:
@@ -63,6 +65,11 @@ class StepCache:
     def nbytes(self) -> int:
         """Bytes held now."""
         return self._store.nbytes
+
+    @property
+    def _again(self) -> bool:
+        """Whether what is kept is lost with the rank, and computed again."""
+        return self._probe is not None and self._probe.again
 
     @property
     def plan(self) -> str | None:
@@ -113,6 +120,35 @@ class StepCache:
             self._probe.computed(ctx, self._store, inputs, output, mask)
 
     @torch.inference_mode()
+    def note(self, ctx: StepCtx, latents: Tensor) -> None:
+        """Keeps a copy of the latents that a computed step began with, for `state`: on the rank whose state is kept.
+
+        With the policy first_blocks what is kept of a step are activations, each rank's own and many times as large as
+        the latents they can be computed from again.
+        """
+        if self._again:
+            self._store.put(ctx.of(LEAD), LATENTS, latents, self.policy.forecast.depth)
+
+    def lost(self, ctx: StepCtx) -> list[tuple[StepCtx, Tensor]]:
+        """What is to be computed again after `restore`, before the step of ctx: steps and their latents, oldest first.
+
+        Nothing where another expert or other weights take over, which start with nothing anyway.
+        """
+        if not self._restored or not self._again or self._era[:2] != [ctx.epoch, ctx.expert]:
+            return []
+        noted = self._store.anchors(ctx.of(LEAD), LATENTS)
+        return [(replace(ctx, **self._place(anchor.step)), anchor.value) for anchor in noted]
+
+    @torch.inference_mode()
+    def refill(self, ctx: StepCtx, x: Tensor | None) -> None:
+        """In place of `decide` where a computed step is computed again; x as there. `keep` follows."""
+        assert self._probe is not None, "a policy that probes nothing loses nothing"
+        self._restored = False
+        # Rank 0's in the state: every rank has a shape of its own.
+        self._era = [ctx.epoch, ctx.expert, None if x is None else list(x.shape)]
+        self._probe.decided(ctx, self._store, x, Decision.RUN)
+
+    @torch.inference_mode()
     def estimate(self, ctx: StepCtx, inputs: Tensor) -> Tensor:
         """What a skipped step would make of its inputs, in their dtype."""
         forecast = foretold(self.policy.forecast, self._store.anchors(ctx, KEPT), ctx)
@@ -134,7 +170,8 @@ class StepCache:
         self._forget()
 
     def receipt(self) -> dict[str, Any]:
-        """What was done, as JSON: letters of both branches, what the probe said, why steps ran, the most bytes held."""
+        """What was done, as JSON: letters of both branches, what the probe said, why steps ran and which against the
+        policy, the most bytes held."""
         lead = [decided for decided in self.log if decided.branch == LEAD]
         return {
             **described(self.policy),
@@ -143,6 +180,7 @@ class StepCache:
             "planned": self._plan,
             "probe": [None if decided.scalar is None else f"{decided.scalar:.6g}" for decided in lead],
             "why": [decided.why for decided in lead],
+            "overruled": overruled(lead, self.policy.guards),
             "steps_saved": sum(decided.decision is Decision.SKIP for decided in lead),
             "peak_bytes": self._store.peak,
         }
@@ -150,26 +188,32 @@ class StepCache:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that later decisions and forecasts of this rank depend on, between two steps.
 
-        CPU tensors by name, and JSON that names them.
+        CPU tensors by name, and JSON that names them. With the policy first_blocks it serves every rank, whatever its
+        shard: what each kept itself is not in it (see `note` and `lost`).
         """
-        tensors, about = self._store.state()
-        if self._probe is not None:
+        tensors, about = self._store.state((LATENTS,) if self._again else None)
+        if self._probe is not None and not self._again:
             tensors[PENDING] = self._probe.pending.to("cpu", copy=True)
         histories = {branch: [past.to_list() for past in history.past] for branch, history in self._histories.items()}
         log = [decided.to_list() for decided in self.log]
         return tensors, {**self._identity(), "era": self._era, "histories": histories, "log": log, "store": about}
 
     def restore(self, tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device) -> None:
-        """Puts a fresh cache to where `state` was taken, bit for bit. UnusableStateError changes nothing."""
+        """Puts a fresh cache to where `state` was taken, bit for bit once what is `lost` has been computed again.
+
+        On a rank that did not `note` the latents: without tensors, and with "store" [] in the state. UnusableStateError
+        changes nothing.
+        """
         for name, mine in self._identity().items():
             if state.get(name) != mine:
                 raise UnusableStateError(
                     f"The step cache was kept with another {name}: {state.get(name)}, and this is {mine}."
                 )
         self._store.restore(tensors, state["store"], device)
-        if self._probe is not None:
+        if self._probe is not None and not self._again:
             self._probe.pending = tensors[PENDING].to(device, copy=True)
         self._era = state["era"]
+        self._restored = True
         self._histories = {
             branch: History(tuple(map(Past.from_list, past))) for branch, past in state["histories"].items()
         }
@@ -197,7 +241,7 @@ class StepCache:
         history = self._history(ctx)
         decision, why = self.policy.guards.check(ctx, history, wanted, scalar)
         self._histories[ctx.branch] = history.then(Past(ctx.step, decision, scalar))
-        self.log.append(Decided(ctx.step, ctx.branch, decision, why, scalar))
+        self.log.append(Decided(ctx.step, ctx.branch, decision, why, wanted, scalar))
         return decision
 
     def _enter(self, ctx: StepCtx, x: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""The polynomial through what was kept at computed steps, at a skipped one."""
+"""What was kept at computed steps, continued to a skipped one: by a polynomial through it, or by fitted shares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from videoserve_cache.steps.context import StepCtx
+from videoserve_cache.steps.fitted import Fitted
 from videoserve_cache.steps.forecast import Forecast
 
 
@@ -19,8 +20,10 @@ class Anchor:
     value: Tensor
 
 
-def foretold(forecast: Forecast, anchors: Sequence[Anchor], ctx: StepCtx) -> Tensor:
+def foretold(forecast: Forecast | Fitted, anchors: Sequence[Anchor], ctx: StepCtx) -> Tensor:
     """The forecast for a step, in float32 or better; anchors oldest first, at least one."""
+    if isinstance(forecast, Fitted):
+        return combined([anchor.value for anchor in anchors], forecast.row(ctx.step, anchors[-1].step))
     # A solver of second order comes to the same sigma twice: the newer value counts.
     newest = {forecast.place(anchor.step, anchor.sigma): anchor.value for anchor in anchors}
     places = list(newest)[-forecast.depth :]
@@ -39,4 +42,18 @@ def extrapolate(values: Sequence[Tensor], places: Sequence[float], to: float) ->
         table = [(table[i + 1] - table[i]) / (xs[i + level] - xs[i]) for i in range(len(table) - 1)]
         reach *= to - xs[level - 1]
         result.add_(table[0], alpha=reach)
+    return result
+
+
+def combined(values: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """The sum of the newest values in these shares, oldest first; in float32 or better.
+
+    With fewer values than shares, as after a change of weights in between, it is the newest value.
+    """
+    if len(values) < len(shares):
+        values, shares = values[-1:], (1.0,)
+    used = values[-len(shares) :]
+    result = torch.zeros_like(used[0], dtype=torch.promote_types(used[0].dtype, torch.float32))
+    for value, share in zip(used, shares, strict=True):
+        result.add_(value, alpha=share)
     return result

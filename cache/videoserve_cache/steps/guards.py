@@ -36,6 +36,16 @@ class Guards:
             return (Decision.SKIP, SKIPPED) if why is None else (Decision.RUN, why)
         return Decision.RUN, self.forbids(ctx, history, scalar) or POLICY
 
+    def said(self, why: str) -> str:
+        """The word for it as the end of a sentence about steps that had to be computed."""
+        return {
+            FIRST: "the first one of an expert always is",
+            WARMUP: f"the first {self.warmup} of an expert always are (warmup)",
+            LAST: "the last one always is",
+            CAP: f"at most {self.max_skips} in a row are skipped (max_skips)",
+            NUMBER: "what the policy measured was no number",
+        }[why]
+
     def forbids(self, ctx: StepCtx, history: History, scalar: float | None) -> str | None:
         """Why this step cannot be skipped; None when it can."""
         last_run = history.last_run

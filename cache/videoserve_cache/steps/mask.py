@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from videoserve_cache.steps.context import Decision, StepCtx
+from videoserve_cache.steps.fitted import Fitted
 from videoserve_cache.steps.forecast import Forecast
 from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.history import History
@@ -18,7 +19,7 @@ class Mask:
     name: ClassVar[str] = "mask"
     probe: ClassVar[None] = None
     steps: str
-    forecast: Forecast = field(default_factory=Forecast)
+    forecast: Forecast | Fitted = field(default_factory=Forecast)
     guards: Guards = field(default_factory=Guards)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from videoserve_cache.steps.context import LEAD, Branch, Decision, StepCtx
+from videoserve_cache.steps.fitted import Fitted
 from videoserve_cache.steps.forecast import Forecast
 from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.history import History, Past
@@ -20,7 +21,7 @@ class Policy(Protocol):
     name: ClassVar[str]
 
     @property
-    def forecast(self) -> Forecast: ...
+    def forecast(self) -> Forecast | Fitted: ...
 
     @property
     def guards(self) -> Guards: ...

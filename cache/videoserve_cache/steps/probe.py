@@ -1,6 +1,6 @@
 """What a policy looks at before it decides: sums that ranks add up, and the one number they make."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,12 @@ FIRST = "first"
 
 
 class Probe(Protocol):
-    """`pending` holds float64 sums of earlier steps that the next reduction takes along."""
+    """`pending` holds float64 sums of earlier steps that the next reduction takes along.
 
+    `again` says that what is kept of a step is each rank's own, and computed again by a job that is resumed.
+    """
+
+    again: ClassVar[bool]
     pending: Tensor
 
     def sums(self, ctx: StepCtx, store: Store, x: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -45,6 +49,8 @@ class LatentProbe:
     The number is k · Σ|input - the step before's| / Σ|last computed output|, where k is what the last two computed
     outputs differ by, for each unit their inputs differ by.
     """
+
+    again: ClassVar[bool] = False
 
     def __init__(self) -> None:
         # Σ|output - the one before|, Σ|input - the one before| and Σ|output| of the last computed step.
@@ -77,6 +83,8 @@ class BlocksProbe:
     The number is Σ|now - then| / Σ|then|.
     """
 
+    again: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self.pending = torch.zeros(0, dtype=torch.float64)
 
@@ -107,7 +115,7 @@ def moved_since(now: Tensor | None, before: Tensor | None, mask: Tensor | None) 
     if now is None or before is None:
         return torch.zeros(3, dtype=torch.float64)
     common = torch.promote_types(now.dtype, before.dtype)
-    rows = [x.to(common).reshape(*x.shape[:2], -1) for x in (now, before)]  # [B, S, C]
+    rows = [x.to(common).flatten(2) for x in (now, before)]  # [B, S, C]
     return drift(*rows, mask=mask).double().sum(dim=0)
 
 

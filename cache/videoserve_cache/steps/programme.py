@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from videoserve_cache.steps.calibration import Calibration
 from videoserve_cache.steps.context import Decision
-from videoserve_cache.steps.forecast import Forecast
-from videoserve_cache.steps.foresight import slip, squares
+from videoserve_cache.steps.foresight import AnyForecast, slip, squares
 from videoserve_cache.steps.guards import Guards
 from videoserve_cache.steps.schedule import Schedule
 
@@ -30,7 +29,7 @@ class Programme:
     """
 
     calibration: Calibration
-    forecast: Forecast
+    forecast: AnyForecast
     guards: Guards
     forced: set[int] = field(init=False)
 
@@ -91,7 +90,7 @@ class Programme:
 
     def costs(self, gaps: list[tuple[State, int]]) -> dict[tuple[State, int], float]:
         """The mean squared error that each gap adds."""
-        rows = [slip(self.calibration.schedule, self.forecast, state, until) for state, until in gaps]
+        rows = [slip(self.calibration.schedule, self.forecast, state, until, again=True) for state, until in gaps]
         means = squares(rows, self.calibration.grams(self.forecast.of)).mean(axis=1)
         return dict(zip(gaps, means.tolist(), strict=True))
 

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from videoserve_cache.steps.calibration import Sample
 
+# Numbers of a vector that are there twice, the second time in float64.
+PART = 1 << 20
+
 
 class Recorder:
     """Takes every step of one video; holds two latents a step in the host's memory until `finish`."""
@@ -31,6 +34,9 @@ class Recorder:
 
 def products(rows: list[Tensor]) -> Tensor:
     """The inner products of vectors with each other, float64 [n, n]."""
-    stacked = torch.stack(rows)
-    # Differences of large products are what is of interest: float32 sums would drown the small ones.
-    return torch.stack([(stacked.double() @ row.double()) for row in stacked])
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for begin in range(0, len(rows[0]), PART):
+        # Differences of large products are what is of interest: float32 sums would drown the small ones.
+        part = torch.stack([row[begin : begin + PART] for row in rows]).double()
+        total += part @ part.T
+    return total

@@ -39,6 +39,8 @@ class CacheRequest:
     quality: Quality | None = None
     time_budget_s: float | None = None
     verify: bool = False
+    near: float | None = None
+    reuse: bool = True
 
     @property
     def calibrated(self) -> bool:
@@ -48,7 +50,9 @@ class CacheRequest:
     @property
     def guards(self) -> Guards:
         """As given, or the defaults."""
-        return Guards(**self._given(Guards))
+        # A calibration knows what follows from the first step alone; everything else needs two to see a change.
+        defaults = {"warmup": 1} if self.calibrated else {}
+        return Guards(**(defaults | self._given(Guards)))
 
     def forecast(self, **defaults: Any) -> Forecast:
         """As given, or these defaults, or the general ones."""
@@ -57,6 +61,17 @@ class CacheRequest:
     def own(self) -> dict[str, Any]:
         """The parameters that belong to the policy itself."""
         return {name: value for name, value in self.parameters.items() if name not in FORECAST and name not in GUARDS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The request field in one spelling, as JSON; whatever computes every step is quality exact."""
+        also: dict[str, Any] = {"verify": True} if self.verify else {}
+        also |= {} if self.near is None else {"near": self.near}
+        also |= {} if self.reuse else {"reuse": False}
+        if self.policy not in (None, "off"):
+            return {"policy": self.policy, **dict(sorted(self.parameters.items())), **also}
+        if self.time_budget_s is not None:
+            return {"time_budget_s": self.time_budget_s, **also}
+        return {"quality": self.quality or "exact", **also}
 
     def _given(self, kind: type[Guards] | type[Forecast]) -> dict[str, Any]:
         return {f.name: self.parameters[f.name] for f in fields(kind) if f.name in self.parameters}

@@ -1,6 +1,6 @@
 """What a request keeps between its steps: copies in buffers of its own, under a budget that all requests share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +26,15 @@ class Budget:
 
     def take(self, size: int) -> None:
         """BudgetExceededError when it does not fit; then nothing is taken."""
+        self.check(size)
+        self.held += size
+
+    def check(self, size: int) -> None:
+        """BudgetExceededError when it does not fit."""
         if self.held + size > self.limit:
             raise BudgetExceededError(
                 f"A step cache needs {size} bytes more; {self.held} of the budget's {self.limit} bytes are taken."
             )
-        self.held += size
 
     def give_back(self, size: int) -> None:
         self.held -= size
@@ -80,11 +84,13 @@ class Store:
             self._budget.give_back(ring.size)
         self._rings.clear()
 
-    def state(self) -> tuple[dict[str, Tensor], list[list[Any]]]:
-        """CPU tensors by name, and JSON that says what each is."""
+    def state(self, streams: Sequence[str] | None = None) -> tuple[dict[str, Tensor], list[list[Any]]]:
+        """CPU tensors by name, and JSON that says what each is; of all streams, or of these."""
         tensors: dict[str, Tensor] = {}
         about: list[list[Any]] = []
         for (expert, branch, stream), depth, anchor in self._each():
+            if streams is not None and stream not in streams:
+                continue
             name = f"cache.{len(about)}"
             tensors[name] = anchor.value.to("cpu", copy=True)
             about.append([name, expert, branch, stream, depth, anchor.step, anchor.sigma.hex()])

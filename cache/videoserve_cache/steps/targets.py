@@ -10,7 +10,7 @@ from videoserve_cache.steps.off import Off
 from videoserve_cache.steps.request import Quality
 
 # Decibels between the uncached latents and the difference, on the worst sample of the calibration.
-LEVELS: dict[Quality, float] = {"high": 40.0, "balanced": 32.0, "fast": 26.0}
+LEVELS: dict[Quality, float] = {"high": 36.0, "balanced": 30.0, "fast": 24.0}
 
 
 class UnreachableTargetError(ValueError):
