@@ -145,6 +145,17 @@ def test_full_disk_is_a_sentence(store: FileStore, monkeypatch: pytest.MonkeyPat
     assert list((store.root / "tmp").iterdir()) == []
 
 
+def test_check(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store.check()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ServeError, match="disk is full"):
+        store.check()
+    assert list((store.root / "tmp").iterdir()) == []
+
+
 def test_other_disk_errors_stay_errors(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "input/output error")

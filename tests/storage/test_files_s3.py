@@ -3,14 +3,14 @@
 import asyncio
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import boto3
 import httpx
 import pytest
-from moto import mock_aws
 from pydantic import ValidationError
 
 from tests import picture_bytes
@@ -20,19 +20,11 @@ from videoserve.api.app import create_app
 from videoserve.broker import Broker
 from videoserve.config import Settings
 from videoserve.errors import NotFound, ServeError
+from videoserve.storage import files_s3
 from videoserve.storage.files import FileStore
 from videoserve.storage.files_s3 import S3FileStore
 from videoserve.storage.open_files import open_files
 from videoserve.worker.run import prepare
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with mock_aws():
-        boto3.client("s3").create_bucket(Bucket="videos-of-a-test")
-        yield "videos-of-a-test"
 
 
 @pytest.fixture
@@ -75,6 +67,7 @@ def test_a_prefix_has_one_owner(here: S3FileStore, there: S3FileStore, bucket: s
     assert here.owner_place == f"s3://{bucket}/files/owner"
     here.sweep(lambda sha: False, -2)
     assert there.claim("theirs") == "ours"
+    assert [there.owner(), S3FileStore(tmp_path / "new", bucket, "new/").owner()] == ["ours", None]
 
 
 def test_delete_reaches_every_machine(here: S3FileStore, there: S3FileStore) -> None:
@@ -91,6 +84,82 @@ def test_delete_spares_a_blob_put_since(here: S3FileStore, there: S3FileStore) -
     assert not here.delete(sha, last_put_before=found_unused)
     assert here.has(sha)
     assert here.delete(sha, last_put_before=time.time() + 10)
+
+
+class Deletion:
+    """here.delete(sha) in a thread, which stands still where it has looked at the object and is about to delete it."""
+
+    def __init__(self, here: S3FileStore, sha: str, monkeypatch: pytest.MonkeyPatch):
+        self.looked, self.goes_on = threading.Event(), threading.Event()
+        delete_object = here._s3.delete_object
+
+        def stand_still(**place: str) -> None:
+            if place["Key"].endswith("/" + sha):
+                self.looked.set()
+                assert self.goes_on.wait(20)
+            delete_object(**place)
+
+        monkeypatch.setattr(here._s3, "delete_object", stand_still)
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(here.delete, sha)
+        assert self.looked.wait(20)
+
+    def end(self) -> bool:
+        self.goes_on.set()
+        deleted = self._ended.result(20)
+        self._pool.shutdown()
+        return deleted
+
+
+def seen_waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once somebody waits for a deletion to end."""
+    waits = threading.Event()
+
+    def pause(seconds: float) -> None:
+        waits.set()
+        time.sleep(0.01)
+
+    monkeypatch.setattr(files_s3, "sleep", pause)
+    return waits
+
+
+def test_no_deletion_takes_what_was_put_meanwhile(
+    here: S3FileStore, there: S3FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = here.put(b"shared")
+    deletion = Deletion(here, sha, monkeypatch)
+    waits = seen_waiting(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(there.put, b"shared")
+        assert waits.wait(20)
+        assert deletion.end()
+        assert putting.result(20) == sha
+    assert here.has(sha)
+    assert there.read(sha) == b"shared"
+
+
+def test_what_is_kept_while_it_is_deleted_is_not_there(
+    here: S3FileStore, there: S3FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = here.put(b"shared")
+    deletion = Deletion(here, sha, monkeypatch)
+    waits = seen_waiting(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        keeping = pool.submit(there.keep, sha)
+        assert waits.wait(20)
+        assert deletion.end()
+        assert keeping.result(20) is False
+
+
+def test_a_deletion_that_was_never_ended_is_not_waited_for_twice(
+    here: S3FileStore, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_s3, "_DELETE_S", 0.1)
+    sha = here.put(b"shared")
+    place = {"Bucket": bucket, "Prefix": f"files/deleting/{sha}/"}
+    here._s3.put_object(Bucket=bucket, Key=place["Prefix"] + "of-a-process-that-died", Body=b"")
+    assert here.put(b"shared") == sha
+    assert here._s3.list_objects_v2(**place)["KeyCount"] == 0
 
 
 def test_sweep_asks_about_the_bucket_and_clears_copies(here: S3FileStore, there: S3FileStore) -> None:
@@ -111,6 +180,10 @@ def test_a_bucket_that_is_away_is_a_sentence(tmp_path: Path, here: S3FileStore) 
     with pytest.raises(ServeError, match="cannot be used right now") as caught:
         store.put(b"x")
     assert caught.value.status == 503
+    with pytest.raises(ServeError, match="cannot be used right now"):
+        store.check()
+    here.check()
+    assert here.sweep(lambda sha: False, -10) == 0
     assert "no-such-bucket" not in caught.value.message
 
 
@@ -146,7 +219,7 @@ def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.anyio
 async def test_an_api_process_opens_it(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def create_app(settings: Settings, broker: Broker, files: FileStore) -> None:
+    def create_app(settings: Settings, broker: Broker, files: FileStore, cache: object) -> None:
         raise ValueError(type(files).__name__)
 
     monkeypatch.setattr("videoserve.api.__main__.create_app", create_app)

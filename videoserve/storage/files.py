@@ -16,6 +16,10 @@ from videoserve.errors import NotFound, ServeError
 OWNER = "owner"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# The codes of a store that can do nothing for anybody now.
+FAILING = ("store_unavailable", "storage_full")
+# Bytes that must be free for a disk not to count as full: more than most videos take, with their checkpoints.
+ROOM = 64 * 2**20
 
 
 class FileStore:
@@ -35,7 +39,7 @@ class FileStore:
         sha = hashlib.sha256(data).hexdigest()
         if self._keep_existing(sha):
             return sha
-        with _disk_full_is_told():
+        with disk_full_is_told():
             self._write(data, sha)
         return sha
 
@@ -49,7 +53,7 @@ class FileStore:
         if self._keep_existing(sha):
             path.unlink()
             return sha
-        with _disk_full_is_told():
+        with disk_full_is_told():
             if path.parent.stat().st_dev == self._tmp.stat().st_dev:
                 self._commit(path, sha)
             else:
@@ -57,12 +61,19 @@ class FileStore:
                 path.unlink()
         return sha
 
+    def owner(self) -> str | None:
+        """Whose the store is; None while it is nobody's."""
+        try:
+            return (self.root / OWNER).read_text().strip()
+        except FileNotFoundError:
+            return None
+
     def claim(self, owner: str) -> str:
         """Whose the store is: that of `owner` when it was nobody's until now. Raises ServeError 507."""
         place = self.root / OWNER
         temporary = self.temporary()
         try:
-            with _disk_full_is_told(), temporary.open("w") as file:
+            with disk_full_is_told(), temporary.open("w") as file:
                 file.write(owner)
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,6 +93,16 @@ class FileStore:
     def keep(self, sha: str) -> bool:
         """False when there is no such blob; else it counts as put now: nobody deletes it for what was earlier."""
         return self.is_digest(sha) and self._keep_existing(sha)
+
+    def check(self) -> None:
+        """Returns where files can be stored, and raises what `put` would otherwise."""
+        with disk_full_is_told():
+            temporary = self.temporary()
+            try:
+                with temporary.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, ROOM)
+            finally:
+                temporary.unlink()
 
     @staticmethod
     def is_digest(name: str) -> bool:
@@ -212,14 +233,19 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _disk_full_is_told() -> Iterator[None]:
+def disk_full_is_told() -> Iterator[None]:
+    """Raises ServeError 507 for a disk that is full."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise ServeError(
-            "The server's disk is full, so the file cannot be stored; try again later.",
-            status=507,
-            code="storage_full",
-        ) from error
+        raise disk_full() from error
+
+
+def disk_full() -> ServeError:
+    return ServeError(
+        "The server's disk is full, so the file cannot be stored; try again later.",
+        status=507,
+        code="storage_full",
+    )

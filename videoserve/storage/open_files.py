@@ -17,5 +17,10 @@ def open_files(settings: Settings) -> FileStore:
         from videoserve.storage.files_s3 import S3FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ValueError(f"Files are in {settings.files}, which needs {error.name}: install videoserve[s3].") from None
-    bucket, _, prefix = settings.files.removeprefix("s3://").partition("/")
-    return S3FileStore(folder, bucket, prefix and prefix.rstrip("/") + "/")
+    return S3FileStore(folder, *bucket_of(settings.files))
+
+
+def bucket_of(place: str) -> tuple[str, str]:
+    """Bucket and prefix of s3://BUCKET/PREFIX; the prefix is empty or ends in a slash."""
+    bucket, _, prefix = place.removeprefix("s3://").partition("/")
+    return bucket, prefix and prefix.rstrip("/") + "/"
