@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from redis import Redis
 
-from videoserve.broker import Broker
+from videoserve.broker import Broker, Done
 from videoserve.errors import Conflict, FenceLost
 from videoserve.types import Appetite, Event, Job, Output, rank
 
@@ -29,6 +29,10 @@ class Expected:
     attempts: int = 0
     cancelling: bool = False
     expired: bool = False
+    twin: str | None = None
+    follows: str | None = None
+    rank: float = 0.0
+    output: str | None = None
 
 
 class Machine(RuleBasedStateMachine):
@@ -65,32 +69,68 @@ class Machine(RuleBasedStateMachine):
 
     def end_attempt(self, known: Expected) -> None:
         gone = known.cancelling or known.attempts >= MAX_ATTEMPTS
-        known.status = "failed" if gone else "queued"
+        self.settle(known, "failed" if gone else "queued", spread=not known.cancelling)
+
+    def settle(self, known: Expected, status: str, *, spread: bool) -> None:
+        """A job leaves what it was in; where it ends, those that wait for its video end alike or go on without it."""
+        known.status = status
         known.fence, known.cancelling, known.expired = 0, False, False
+        if status == "queued":
+            return
+        followers = [other for other in self.jobs.values() if other.follows == known.job.id]
+        known.twin = known.follows = None
+        if spread:
+            for other in followers:
+                other.status, other.twin, other.follows, other.output = status, None, None, known.output
+        elif followers:
+            first, *rest = sorted(followers, key=lambda other: (other.rank, other.job.id))
+            first.follows = None
+            for other in rest:
+                other.follows = first.job.id
 
     @rule(
         tenant=st.sampled_from(["t", "u"]),
         shape=st.sampled_from(["x", "y"]),
         created=st.integers(0, 500),
         first=st.integers(0, 5),
+        twin=st.sampled_from([None, "a", "b"]),
     )
-    def submit(self, tenant: str, shape: str, created: int, first: int) -> None:
+    def submit(self, tenant: str, shape: str, created: int, first: int, twin: str | None) -> None:
         self.submitted += 1
         job = self.make_job(
             f"{self.submitted}", tenant=tenant, created_at=float(created), priority=first, plan={"batch_key": shape}
         )
-        self.run(self.broker.submit([job], queue_limit=1000, key_queue_limit=1000, key_concurrency=2))
-        self.jobs[job.id] = Expected(job)
+        twins = {} if twin is None else {job.id: f"{tenant}{twin}"}
+        self.run(self.broker.submit([job], queue_limit=1000, key_queue_limit=1000, key_concurrency=2, twins=twins))
+        known = Expected(job, twin=twins.get(job.id), rank=rank(job.created_at, job.priority, 60.0))
+        alike = [other for other in self.jobs.values() if known.twin is not None and other.twin == known.twin]
+        for computed in (other for other in alike if other.follows is None):
+            known.follows = computed.job.id
+            computed.rank = min(computed.rank, known.rank)
+        self.jobs[job.id] = known
+
+    @rule(tenant=st.sampled_from(["t", "u"]))
+    def submit_what_is_done(self, tenant: str) -> None:
+        self.submitted += 1
+        job = self.make_job(f"{self.submitted}", tenant=tenant, plan={"batch_key": "x"})
+        outputs = {"video": Output(sha256=job.id, bytes=1, media_type="video/mp4")}
+        # No room is needed: it does not wait.
+        self.run(
+            self.broker.submit(
+                [job], queue_limit=0, key_queue_limit=0, done={job.id: Done(outputs=outputs, receipt={})}
+            )
+        )
+        self.jobs[job.id] = Expected(job, status="completed", output=job.id)
 
     @rule(shape=st.sampled_from([None, "x", "y"]), before=st.sampled_from([None, 100.0, 300.0]), idle=st.booleans())
     def claim(self, shape: str | None, before: float | None, idle: bool) -> None:
         expired = self.reap()
-        waiting = [self.jobs[job_id] for job_id in self.in_status("queued")]
+        waiting = [self.jobs[job_id] for job_id in self.in_status("queued") if self.jobs[job_id].follows is None]
         running = [self.jobs[job_id].job.tenant for job_id in self.in_status("in_progress")]
 
         def place(known: Expected) -> tuple[int, float, str]:
             job = known.job
-            at = rank(job.created_at, job.priority, 60.0)
+            at = known.rank
             urgent = before is not None and at < before
             return (0 if job.id in expired else 1 if idle or urgent else 2, at, job.id)
 
@@ -128,7 +168,11 @@ class Machine(RuleBasedStateMachine):
                 job_id, fence, [Event(job_id=job_id, kind="progress", data={"progress": 1})]
             ),
             "finish": lambda: self.broker.finish(
-                job_id, fence, {"video": Output(sha256=job_id, bytes=1, media_type="video/mp4")}, {}
+                job_id,
+                fence,
+                {"video": Output(sha256=job_id, bytes=1, media_type="video/mp4")},
+                {"job": job_id},
+                twin_receipt={"job": "<job>", "empty": [], "seed": 2**64 - 1},
             ),
             "fail": lambda: self.broker.fail(job_id, fence, "x", "No.", retry=False),
             "retry": lambda: self.broker.fail(job_id, fence, "x", "Again.", retry=True),
@@ -152,9 +196,10 @@ class Machine(RuleBasedStateMachine):
             self.end_attempt(known)
             return
         ends = {"finish": "completed", "fail": "failed", "release": "queued"}
-        known.status = "failed" if known.cancelling else ends[deed]
         known.attempts -= deed == "release" and not known.cancelling
-        known.fence, known.cancelling, known.expired = 0, False, False
+        if deed == "finish" and not known.cancelling:
+            known.output = job_id
+        self.settle(known, "failed" if known.cancelling else ends[deed], spread=not known.cancelling)
 
     @precondition(lambda self: bool(self.in_status("in_progress")))
     @rule(which=pick)
@@ -180,14 +225,15 @@ class Machine(RuleBasedStateMachine):
             return
         known.cancelling = known.status == "in_progress"
         if known.status == "queued":
-            known.status = "failed"
+            self.settle(known, "failed", spread=False)
 
     @precondition(lambda self: bool(self.jobs))
     @rule(which=pick)
     def delete(self, which: int) -> None:
         job_id = list(self.jobs)[which % len(self.jobs)]
         self.run(self.broker.delete(job_id))
-        del self.jobs[job_id]
+        known = self.jobs.pop(job_id)
+        self.settle(known, "failed", spread=False)
 
     def snapshot(self) -> dict[str, Any]:
         return {job_id: self.redis.hgetall(f"job:{job_id}") for job_id in self.jobs}
@@ -203,12 +249,14 @@ class Machine(RuleBasedStateMachine):
             expected[key] = sorted(ids)
 
         ids = {status: set(self.in_status(status)) for status in STATUSES}
-        members("queue:video", ids["queued"])
+        first = {job_id for job_id, known in self.jobs.items() if known.follows is None}
+        members("queue:video", ids["queued"] & first)
         members("leases:video", ids["in_progress"])
+        members("following:video", set(self.jobs) - first, ordered=False)
         members("expiry", ids["completed"] | ids["failed"])
         for shape in ("x", "y"):
             alike = {job_id for job_id, known in self.jobs.items() if known.job.plan["batch_key"] == shape}
-            members(f"shape:video:{shape}", ids["queued"] & alike)
+            members(f"shape:video:{shape}", ids["queued"] & alike & first)
         for tenant in ("t", "u"):
             own = {job_id for job_id, known in self.jobs.items() if known.job.tenant == tenant}
             for status in STATUSES:
@@ -220,7 +268,17 @@ class Machine(RuleBasedStateMachine):
             pipe.hmget(f"job:{job_id}", "status", "fence", "attempt")
             expected[job_id] = sorted([known.status, str(known.fence), str(known.attempts)])
             pipe.smembers(f"ref:{job_id}")
-            expected[f"ref:{job_id}"] = [job_id] if known.status == "completed" else []
+            expected[f"ref:{job_id}"] = sorted(other for other, its in self.jobs.items() if its.output == job_id)
+            members(f"twins:{job_id}", {other for other, its in self.jobs.items() if its.follows == job_id})
+            if known.output is not None:
+                state = self.run(self.broker.get(job_id))[1]
+                waited = {"job": job_id, "empty": [], "seed": 2**64 - 1}
+                assert state.receipt in ({"job": job_id}, {}) if known.output == job_id else state.receipt == waited
+        for twin in {known.twin for known in self.jobs.values()} - {None}:
+            pipe.mget([f"twin:{twin}"])
+            expected[f"twin:{twin}"] = [other for other in first if self.jobs[other].twin == twin]
+        pipe.keys("twin:*")
+        expected["twin"] = sorted(f"twin:{twin}" for twin in {its.twin for its in self.jobs.values()} - {None})
         found = pipe.execute()
         found[0] = [key.removeprefix("job:") for key in found[0]]
         assert dict(zip(expected, map(sorted, found), strict=True)) == expected

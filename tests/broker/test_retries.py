@@ -9,6 +9,7 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from videoserve.broker import Broker
+from videoserve.broker.keys import KEYS
 from videoserve.broker.link import Link
 from videoserve.errors import NotFound
 from videoserve.types import Appetite, Event, Job, Output
@@ -75,6 +76,27 @@ async def test_every_write_may_be_applied_twice(broker: Broker, make_job: MakeJo
     # "a" and "d" ended, each told once.
     assert (await broker.depth("video"))["webhooks"] == 2
     assert len(cuts) == 13
+
+
+async def test_a_call_may_be_repeated_long_after_it_was_applied(broker: Broker, make_job: MakeJob) -> None:
+    await broker.submit([make_job("a")], **ROOMY)
+    claim = await broker.claim("video", "w", IDLE)
+    assert claim is not None
+    said = [Event(job_id="a", kind="adjusted", data={"sentence": "Once."})]
+    token = [Event(job_id="a", kind="delta", data={"text": "once"})]
+    for _ in range(2):
+        await broker.record("a", claim.fence, said, call="first")
+        # What was answered is remembered for a minute only.
+        await broker._link.short.delete(KEYS["once"] + "first")
+    for _ in range(2):
+        assert await broker.tell([("a", claim.fence, token)], call="second") == set()
+        await broker._link.short.delete(KEYS["once"] + "second")
+    await broker.record("a", claim.fence, said, call="third")
+    await broker.fail("a", claim.fence, "x", "An end.", retry=False)
+    assert [event.kind async for event in broker.events("a")] == ["adjusted", "delta", "adjusted", "failed"]
+    found = await broker.get("a")
+    assert found is not None
+    assert found[1].adjustments == ("Once.", "Once.")
 
 
 async def test_a_worker_may_repeat_an_end_it_could_not_confirm(broker: Broker, make_job: MakeJob) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from videoserve.broker import Broker, EmbeddedRedis, find_server
-from videoserve.broker.server import major_version
+from videoserve.broker.durability import OLDEST
+from videoserve.broker.link import _refuses_all
+from videoserve.broker.server import version_of
 from videoserve.errors import ServeError
 from videoserve.types import Appetite, Event, Job
 
 ROOMY: dict[str, Any] = {"queue_limit": 100_000, "key_queue_limit": 100_000}
+WORKER = {"kind": "video", "ready": True}
 MakeJob = Callable[..., Job]
 
 
@@ -110,14 +114,18 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_an_older_redis_does_not_start_beside_a_newer_ones_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = EmbeddedRedis(tmp_path)
     (server.folder / "appendonlydir").mkdir(parents=True)
-    monkeypatch.setattr("videoserve.broker.server.major_version", lambda program: 6)
+    monkeypatch.setattr("videoserve.broker.server.version_of", lambda program: (6, 2))
     with pytest.raises(RuntimeError, match="written by Redis 7 or later"):
         server.start()
     assert server.process is None
 
 
-def test_the_version_of_the_server_is_read() -> None:
-    assert major_version(find_server()) >= 6
+def test_the_version_of_the_server_is_read(tmp_path: Path) -> None:
+    assert version_of(find_server()) >= OLDEST
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho Redis server v=6.0.16 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64\n")
+    program.chmod(0o755)
+    assert version_of(program) == (6, 0)
 
 
 @pytest.mark.anyio
@@ -226,4 +234,30 @@ async def test_a_server_that_is_stopped_and_continued_loses_nothing(tmp_path: Pa
         os.kill(server.process.pid, signal.SIGCONT)
         await submit
         assert await broker.get("a") is not None
+        await broker.close()
+
+
+@pytest.mark.parametrize("told", ["-OOM command not allowed.", "-READONLY You can't write.", "-MISCONF Redis."])
+def test_a_refusal_is_known_in_the_words_of_redis_6(told: str) -> None:
+    at = "Error running script (call to f_1457356c3b3d45affba837ee6f3cd46d8f): @user_script:488: @user_script: 488:"
+    assert _refuses_all(ResponseError(f"{at} {told}"))
+    assert not _refuses_all(ResponseError(f"{at} Wrong number of args calling Redis command From Lua script"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")],
+)
+async def test_a_store_that_refuses_is_a_503(tmp_path: Path, make_job: MakeJob, refuse: str, allow: str) -> None:
+    with EmbeddedRedis(tmp_path) as server, Redis.from_url(server.url) as client:
+        broker = connect(server, retry_s=0.2)
+        client.execute_command(*refuse.split())
+        for call in (broker.submit([make_job("a")], **ROOMY), broker.heartbeat("w", WORKER, 9.0)):
+            with pytest.raises(ServeError, match="full or read-only") as refusal:
+                await call
+            assert (refusal.value.status, refusal.value.code) == (503, "store_unavailable")
+        assert await broker.get("a") is None
+        client.execute_command(*allow.split())
+        await broker.submit([make_job("a")], **ROOMY)
         await broker.close()

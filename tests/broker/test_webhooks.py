@@ -76,6 +76,33 @@ async def test_retries_wait_and_are_given_up(broker: Broker, make_job: MakeJob) 
     assert await outcome(broker, "e") == {"delivered": False, "attempts": 3, "error": "refused"}
 
 
+async def blocked(redis: Redis) -> None:
+    while not redis.info("clients")["blocked_clients"]:
+        await asyncio.sleep(0.01)
+
+
+async def test_an_emptied_redis_ends_the_wait(broker: Broker, redis_url: str, make_job: MakeJob) -> None:
+    waiting = asyncio.create_task(broker.next_deliveries("d", timeout=60))
+    with Redis.from_url(redis_url) as redis:
+        await blocked(redis)
+        redis.flushall()
+    assert await waiting == []
+    await end_jobs(broker, make_job)
+    assert [delivery.job_id for delivery in await broker.next_deliveries("d")] == ["a", "b"]
+
+
+async def test_the_wait_outlives_a_failover(broker: Broker, redis_url: str, make_job: MakeJob) -> None:
+    """A server that becomes a replica ends every wait for news."""
+    waiting = asyncio.create_task(broker.next_deliveries("d", timeout=60))
+    with Redis.from_url(redis_url) as redis:
+        await blocked(redis)
+        redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+        redis.execute_command("REPLICAOF", "NO", "ONE")
+    await end_jobs(broker, make_job)
+    # The second job may have ended before the wait began again.
+    assert [delivery.job_id for delivery in await waiting] in (["a"], ["a", "b"])
+
+
 async def end_again(broker: Broker, make_job: MakeJob) -> None:
     await broker.submit([make_job("e", webhook_url="https://x.example/hook")], **ROOMY)
     await broker.cancel("e")

@@ -29,8 +29,8 @@ class Broker(
 ):
     """All calls over one link to one Redis (6.2 or later, not a cluster).
 
-    Every call waits for a Redis that is away and then raises ServeError 503 "store_unavailable". A call that writes
-    may be applied twice by that and has the effect of one.
+    Every call waits for a Redis that is away, full or read-only, and then raises ServeError 503 "store_unavailable". A
+    call that writes may be applied twice by that and has the effect of one.
     """
 
     @classmethod

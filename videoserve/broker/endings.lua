@@ -1,18 +1,24 @@
--- How jobs end, well or badly, or try again. Follows shared.lua in every transition.
+-- How jobs end, well or badly, or try again. Follows twins.lua in every transition.
+
+-- Whoever asked for a chat has had the answer, or has left: nobody comes back for it.
+local CHAT_RETENTION = 600
 
 local function end_job(id, status, kind, data, freed)
   local t = now()
   local at = call('HMGET', K.job .. id, 'kind', 'tenant', 'hook')
+  pass_on(id)
   dequeue(id)
   unlease(id)
   move(id, status)
   call('SREM', K.active .. at[2], id)
   call('HDEL', K.work .. at[1], id)
-  local expires = t + p.retention
+  local kept = at[1] == 'chat' and math.min(p.retention, CHAT_RETENTION) or p.retention
+  local expires = t + kept
   set(id, 'completed_at', seconds(t), 'expires_at', seconds(expires))
   call('HDEL', K.job .. id, 'cancel', 'eta_s')
   call('ZADD', K.expiry, expires, id)
   drop_checkpoint(id, freed)
+  drop_adapters(id)
   drop_preview(id)
   emit(id, kind, data)
   if at[3] == '1' then
@@ -22,9 +28,28 @@ local function end_job(id, status, kind, data, freed)
   wake(at[1])
 end
 
+-- result: outputs, receipt, adjustments? and done, the data of the event, as JSON; shas, the files of the outputs.
+local function complete_job(id, result, freed)
+  for _, sha in ipairs(result.shas) do
+    ref(sha, id)
+  end
+  set(id, 'outputs', result.outputs, 'output_shas', cjson.encode(result.shas), 'receipt', result.receipt,
+    'progress', 100, 'stage', 'done')
+  if result.adjustments then
+    set(id, 'adjustments', result.adjustments)
+  end
+  end_job(id, 'completed', 'done', result.done, freed)
+end
+
 local function fail_job(id, code, message, freed)
+  -- What is wrong with a video is wrong with it for all who ask for it; what is wrong with a job is not.
+  local own = code == 'cancelled' or code == 'deadline_exceeded'
+  local followers = own and {} or take_followers(id)
   set(id, 'error', cjson.encode({code = code, message = message}))
   end_job(id, 'failed', 'failed', cjson.encode({code = code, message = message, retry = false}), freed)
+  for _, follower in ipairs(followers) do
+    fail_job(follower, code, message, freed)
+  end
 end
 
 local function cancel_job(id, freed)
@@ -86,9 +111,11 @@ end
 local function remove_record(id)
   local freed = {}
   local at = call('HMGET', K.job .. id, 'kind', 'tenant', 'status', 'inputs', 'output_shas')
+  pass_on(id)
   dequeue(id)
   unlease(id)
   drop_checkpoint(id, freed)
+  drop_adapters(id)
   for _, list in ipairs({at[4] or '[]', at[5] or '[]'}) do
     for _, sha in ipairs(cjson.decode(list)) do
       unref(sha, id, freed)

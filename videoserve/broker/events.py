@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, cast
 
 from videoserve.broker.calls import Calls, Policy
 from videoserve.broker.keys import KEYS
 from videoserve.broker.link import SHORT_S, Link
+from videoserve.broker.patience import until_stored
 from videoserve.types import Event
 
 # How long a reader waits before it looks whether the job is still there.
@@ -26,12 +28,29 @@ class EventCalls(Calls):
         seq = after_seq
         while await self._more_to_come(job_id, seq):
             for entry_id, fields in await self._news(KEYS["events"] + job_id, f"{seq}-0", LOOK_S):
-                seq = int(entry_id.partition("-")[0])
-                event = Event.from_dict(
-                    {"job_id": job_id, "kind": fields["kind"], "data": json.loads(fields["data"]), "seq": seq}
-                )
+                event = _event(job_id, entry_id, fields)
+                seq = event.seq
                 yield event
                 if event.kind in ("done", "failed"):
+                    return
+
+    async def follow(self, job_id: str) -> AsyncIterator[list[tuple[int, Event]]]:
+        """All events of a job as they come, those that came together at once, each with the fence of the lease under
+        which it was told, 0 for its end; ends after done or failed, or when the job is gone.
+
+        One call for each batch, which makes it the one for events as frequent as tokens. Waits for a store that is
+        away for however long that is.
+        """
+        seq = 0
+        while True:
+            news = await until_stored(partial(self._news, KEYS["events"] + job_id, f"{seq}-0", LOOK_S))
+            if not news and not await until_stored(partial(self._more_to_come, job_id, seq)):
+                return
+            batch = [(int(fields["fence"]), _event(job_id, entry_id, fields)) for entry_id, fields in news]
+            if batch:
+                seq = batch[-1][1].seq
+                yield batch
+                if batch[-1][1].kind in ("done", "failed"):
                     return
 
     async def _more_to_come(self, job_id: str, seq: int) -> bool:
@@ -60,3 +79,8 @@ class EventCalls(Calls):
 
         reply = await self._link.patiently(read, within_s=timeout + SHORT_S)
         return cast(list[tuple[str, dict[str, str]]], reply[0][1]) if reply else []
+
+
+def _event(job_id: str, entry_id: str, fields: dict[str, str]) -> Event:
+    seq = int(entry_id.partition("-")[0])
+    return Event.from_dict({"job_id": job_id, "kind": fields["kind"], "data": json.loads(fields["data"]), "seq": seq})

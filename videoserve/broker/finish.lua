@@ -1,4 +1,5 @@
--- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data), hold?
+-- p: id, fence, retention, outputs, shas, receipt, done (JSON of the event's data), hold?,
+--    twin {receipt, done}? for jobs that waited for this one, with <job> where their id comes
 local answer = close('finish')
 if answer then
   return answer
@@ -12,17 +13,25 @@ if get(p.id, 'cancel') == '1' then
   end
   return {freed = freed}
 end
-for _, sha in ipairs(p.shas) do
-  ref(sha, p.id)
-  if p.hold then
-    unhold(sha, p.hold, freed)
-  end
-end
+local followers = p.twin and take_followers(p.id) or {}
 local at = call('HMGET', K.job .. p.id, 'kind', 'started_at')
 local ran = now() - tonumber(at[2])
 local pace = call('GET', K.pace .. at[1])
 call('SET', K.pace .. at[1], seconds(pace and 0.8 * pace + 0.2 * ran or ran))
-set(p.id, 'outputs', p.outputs, 'output_shas', cjson.encode(p.shas), 'receipt', p.receipt, 'progress', 100,
-  'stage', 'done')
-end_job(p.id, 'completed', 'done', p.done, freed)
+complete_job(p.id, p, freed)
+for _, id in ipairs(followers) do
+  local deadline = get(id, 'deadline')
+  if deadline and tonumber(deadline) < now() then
+    fail_job(id, 'deadline_exceeded', 'The deadline passed before the job that computes the same video was done.', freed)
+  else
+    complete_job(id, {outputs = p.outputs, shas = p.shas, receipt = p.twin.receipt:gsub('<job>', id),
+      done = p.twin.done:gsub('<job>', id), adjustments = get(p.id, 'adjustments')}, freed)
+    call('INCR', K.answered .. at[1])
+  end
+end
+if p.hold then
+  for _, sha in ipairs(p.shas) do
+    unhold(sha, p.hold, freed)
+  end
+end
 return {freed = freed}

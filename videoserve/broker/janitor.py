@@ -26,6 +26,11 @@ class JanitorCalls(Calls):
         )
         return [*answer["again"]]
 
+    async def strays(self, kind: str) -> list[str]:
+        """Ids of jobs that wait or run for an API process which shows no sign of life now."""
+        answer = await self._link.transition("strays", once=False, kind=kind)
+        return [*answer["strays"]]
+
     async def expire(self, *, limit: int = 100) -> list[tuple[str, list[str]]]:
         """Removes up to `limit` records whose time is over, and requeues or buries jobs whose lease ran out.
 
@@ -43,12 +48,23 @@ class JanitorCalls(Calls):
 
     async def identity(self) -> str:
         """The name of this set of jobs, for whoever keeps its files: the same for as long as Redis keeps the jobs."""
-        fresh = uuid.uuid4().hex
+        return await self._settled("identity", uuid.uuid4().hex)
+
+    async def files_mark(self) -> str | None:
+        """What stands in the file store that has the files of these jobs; None while there is none."""
+        return cast(str | None, await self._link.patiently(lambda: self._link.short.get(KEYS["files"])))
+
+    async def mark_files(self, mark: str) -> str:
+        """The file store of these jobs is the one with that mark, when there was none until now; its mark."""
+        return await self._settled("files", mark)
+
+    async def _settled(self, name: str, value: str) -> str:
+        """What was said first, now or earlier."""
 
         async def read() -> Any:
             async with self._link.short.pipeline(transaction=True) as pipe:
-                pipe.set(KEYS["identity"], fresh, nx=True)
-                pipe.get(KEYS["identity"])
+                pipe.set(KEYS[name], value, nx=True)
+                pipe.get(KEYS[name])
                 return await pipe.execute()
 
         return cast(str, (await self._link.patiently(read))[1])

@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
-from videoserve.broker.state import FIELDS, JobState, Turn, read_job
+from videoserve.broker.state import FIELDS, Done, JobState, Turn, read_job
 from videoserve.errors import Conflict, DeadlineUnreachable, NotFound, ServeError
 from videoserve.types import Job, Status, rank
 
@@ -30,12 +30,16 @@ class JobCalls(Calls):
         key_queue_limit: int,
         key_concurrency: int = 0,
         hold: str | None = None,
+        twins: Mapping[str, str] | None = None,
+        done: Mapping[str, Done] | None = None,
     ) -> list[Job]:
         """Writes and queues the jobs of one client and one kind, all or none, and returns them once they are safe.
 
+        Those in `done`, by id, are completed with it at once. `twins` says what a job asks for, by id: of those that
+        ask for the same one is computed, and the others get what becomes of it.
         `idempotency` is (key, sha256 of the body): the same pair again returns the earlier jobs. Calling again with
         the same job ids is harmless. `key_concurrency` is how many jobs of this client may run at once, 0 for any.
-        `hold` is what their pictures were held by until now.
+        `hold` is what their pictures and adapters, and the outputs of those that are done, were held by until now.
         Raises QueueFull, DeadlineUnreachable for jobs whose measured work, after what is ahead of them, ends too late,
         Conflict "idempotency_conflict" for another body or when the earlier jobs are deleted.
         """
@@ -43,39 +47,54 @@ class JobCalls(Calls):
         key, body = idempotency or (None, None)
         answer = await self._link.transition(
             "submit",
-            jobs=[self._entry(job, key_concurrency) for job in jobs],
+            jobs=[
+                self._entry(job, key_concurrency, (twins or {}).get(job.id), (done or {}).get(job.id)) for job in jobs
+            ],
             queue_limit=queue_limit,
             key_queue_limit=key_queue_limit,
             retention=self._policy.retention_s,
-            # The length keeps client "a:b" with key "c" apart from client "a" with key "b:c".
-            idem=None if key is None else f"{len(tenant)}:{tenant}:{key}",
+            idem=None if key is None else _scoped(tenant, key),
             body=body,
             hold=hold,
         )
         match answer.get("error"):
             case "other_body":
-                raise Conflict(
-                    f"The Idempotency-Key {key!r} was used with another request body; take a new key.",
-                    code="idempotency_conflict",
-                )
+                raise _other_body(key)
             case "full" | "key_full" as scope:
                 raise _queue_full(answer, scope, queue_limit if scope == "full" else key_queue_limit)
             case "late":
-                late = jobs[answer["number"] - 1]
+                late = next(job for job in jobs if job.id == answer["id"])
                 assert late.deadline is not None
                 assert late.work_s is not None
                 raise DeadlineUnreachable(late.deadline - late.created_at, late.work_s, answer["wait"])
         if answer["ids"] == [job.id for job in jobs]:
             return list(jobs)
-        earlier = [found[0] for found in await self.get_many(answer["ids"]) if found]
-        if not earlier:
+        return await self._left_of(answer["ids"], key)
+
+    async def earlier(self, tenant: str, idempotency: tuple[str, str]) -> list[Job] | None:
+        """What `submit` with this idempotency key has answered; None when nothing was submitted with it.
+
+        Raises Conflict as `submit` does.
+        """
+        key, body = idempotency
+        told = await self._link.patiently(lambda: self._link.short.get(KEYS["idem"] + _scoped(tenant, key)))
+        if told is None:
+            return None
+        known = json.loads(told)
+        if known["body"] != body:
+            raise _other_body(key)
+        return await self._left_of(known["ids"], key)
+
+    async def _left_of(self, job_ids: Sequence[str], key: str | None) -> list[Job]:
+        left = [found[0] for found in await self.get_many(job_ids) if found]
+        if not left:
             raise Conflict(
                 f"The Idempotency-Key {key!r} belongs to a video that has been deleted; take a new key.",
                 code="idempotency_conflict",
             )
-        return earlier
+        return left
 
-    def _entry(self, job: Job, key_concurrency: int) -> dict[str, Any]:
+    def _entry(self, job: Job, key_concurrency: int, twin: str | None, done: Done | None) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "id": job.id,
             "job": json.dumps(job.to_dict()),
@@ -86,11 +105,18 @@ class JobCalls(Calls):
             "limit": key_concurrency,
             "hook": "1" if job.webhook_url else "0",
             "inputs": sorted({sha for name in ("image", "last_image") if (sha := job.plan.get(name))}),
+            "adapters": sorted({use["digest"] for use in job.plan.get("loras", ())}),
         }
+        if "asker" in job.request:
+            entry["asker"] = job.request["asker"]
         if job.deadline is not None:
             entry["deadline"] = job.deadline
         if job.work_s is not None:
             entry["work"] = job.work_s
+        if twin is not None:
+            entry["twin"] = twin
+        if done is not None:
+            entry["result"] = done.told()
         return entry
 
     async def get(self, job_id: str, tenant: str | None = None) -> tuple[Job, JobState] | None:
@@ -179,6 +205,18 @@ class JobCalls(Calls):
             fields = [None if value is False else value for value in values]
             rows.append(read_job(fields, Turn.read(turn)))
         return rows, answer["more"]
+
+
+def _scoped(tenant: str, key: str) -> str:
+    # The length keeps client "a:b" with key "c" apart from client "a" with key "b:c".
+    return f"{len(tenant)}:{tenant}:{key}"
+
+
+def _other_body(key: str | None) -> Conflict:
+    return Conflict(
+        f"The Idempotency-Key {key!r} was used with another request body; take a new key.",
+        code="idempotency_conflict",
+    )
 
 
 def missing(job_id: str) -> NotFound:

@@ -16,10 +16,20 @@ KEYS: Final[dict[str, str]] = {
     "leases": "leases:",
     # HASH {kind}: job id → estimated seconds of work, for jobs queued or leased where that was known
     "work": "work:",
+    # STRING {digest of what is asked}: id of the job that is queued or runs for all that ask for this video
+    "twin": "twin:",
+    # ZSET {job id}: ids of the jobs that wait for its video, scored by types.rank
+    "twins": "twins:",
+    # SET {kind}: ids of all jobs that wait for the video of another
+    "following": "following:",
+    # STRING {kind}: how many jobs have got the video that they waited for
+    "answered": "answered:",
     # STREAM {kind}, one entry: its id changes whenever a job became claimable
     "wake": "wake:",
     # STRING: the name of this set of jobs, made when first asked for
     "identity": "identity",
+    # STRING: what is written in the file store of these jobs about whose it is
+    "files": "files",
     # CHANNEL: ids of jobs whose hash has changed
     "changed": "changed",
     # STRING: the last fencing token given
@@ -30,13 +40,13 @@ KEYS: Final[dict[str, str]] = {
     "active": "active:",
     # SET {tenant}: ids running
     "running": "running:",
-    # ZSET {tenant}: all ids scored by submission number
+    # ZSET {tenant}: all ids of videos scored by submission number
     "listed": "listed:",
-    # ZSET {status}:{tenant}: the ids of one status scored by submission number
+    # ZSET {status}:{tenant}: the ids of videos of one status scored by submission number
     "status": "status:",
-    # STREAM {job id}: events, entry id "{seq}-0", fields kind and data (JSON)
+    # STREAM {job id}: events, entry id "{seq}-0", fields kind, data (JSON) and fence
     "events": "ev:",
-    # SET {sha256}: ids of the jobs that need this file, and holds of those about to name it in a job
+    # SET {sha256}: ids of the jobs that need this file or adapter, and holds of those about to name it in a job
     "ref": "ref:",
     # ZSET: "{sha256} {hold}" scored by the hold's end
     "holds": "holds",

@@ -1,13 +1,19 @@
 """What a worker asks: take a job, tell how it goes, end it. Every call carries the lease's fencing token."""
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
-from videoserve.broker.state import Claim
+from videoserve.broker.state import Claim, Done
 from videoserve.types import Appetite, Event, Job, Output
+
+
+def new_call() -> str:
+    """A name for a call that may be made again when its answer does not come, however long that takes."""
+    return uuid.uuid4().hex
 
 
 class LeaseCalls(Calls):
@@ -57,11 +63,12 @@ class LeaseCalls(Calls):
         states = await self._link.patiently(read)
         return [job for job, (status, cancel) in zip(job_ids, states, strict=True) if status is None or cancel == "1"]
 
-    async def record(self, job_id: str, fence: int, events: Sequence[Event]) -> list[str]:
+    async def record(self, job_id: str, fence: int, events: Sequence[Event], *, call: str | None = None) -> list[str]:
         """Appends events to the job's stream, takes over the state they tell, and renews the lease. Raises FenceLost.
 
         The stream gives each event its number, whatever `seq` it carries; checkpoint events stay out of it. An older
-        preview leaves the stream when a new one comes. Returns digests to delete: the checkpoint that was replaced.
+        preview leaves the stream when a new one comes. Calling again with the same `call`, a unique name, appends
+        nothing, if nothing else was told of the job since. Returns digests to delete: the checkpoint that was replaced.
         """
         told: dict[str, Any] = {}
         sentences: list[str] = []
@@ -81,6 +88,7 @@ class LeaseCalls(Calls):
                     raise ValueError(f"A {event.kind} event ends a job: call finish or fail instead of record.")
         answer = await self._link.transition(
             "record",
+            call=call or new_call(),
             id=job_id,
             fence=fence,
             lease=self._policy.lease_s,
@@ -92,6 +100,22 @@ class LeaseCalls(Calls):
         )
         return [*answer["freed"]]
 
+    async def tell(self, told: Sequence[tuple[str, int, Sequence[Event]]], *, call: str | None = None) -> set[str]:
+        """Appends events of many jobs, each (id, fence, events), to their streams in one call; the ids of those whose
+        lease has passed on.
+
+        For events that bring no state with them, such as tokens. Renews no lease. `call` as in `record`.
+        """
+        answer = await self._link.transition(
+            "tell",
+            call=call or new_call(),
+            told=[
+                {"id": job, "fence": fence, "events": [{"kind": e.kind, "data": json.dumps(e.data)} for e in events]}
+                for job, fence, events in told
+            ],
+        )
+        return {*answer["lost"]}
+
     async def finish(
         self,
         job_id: str,
@@ -100,23 +124,25 @@ class LeaseCalls(Calls):
         receipt: dict[str, Any],
         *,
         hold: str | None = None,
+        twin_receipt: dict[str, Any] | None = None,
     ) -> list[str]:
         """Completes the job. Calling again with the same fence is harmless. Raises FenceLost.
 
-        `hold` is what the outputs were held by until now. A job that was cancelled meanwhile becomes failed/cancelled
-        all the same. Returns digests to delete: the checkpoint, and in that case the outputs.
+        `hold` is what the outputs were held by until now. Jobs that ask for the same video are completed with it, with
+        `twin_receipt` for theirs and their id where that says ANY_JOB; without one the next of them is computed.
+        A job that was cancelled meanwhile becomes failed/cancelled all the same. Returns digests to delete: the
+        checkpoint, and in that case the outputs.
         """
-        told = {variant: output.to_dict() for variant, output in outputs.items()}
+        done = Done(outputs=outputs, receipt=receipt)
+        twin = None if twin_receipt is None else Done(outputs=outputs, receipt=twin_receipt).told()
         answer = await self._link.transition(
             "finish",
             id=job_id,
             fence=fence,
             retention=self._policy.retention_s,
-            outputs=json.dumps(told),
-            shas=sorted({output.sha256 for output in outputs.values()}),
-            receipt=json.dumps(receipt),
-            done=json.dumps({"outputs": told, "receipt": receipt}),
+            **done.told(),
             hold=hold,
+            twin=None if twin is None else {"receipt": twin["receipt"], "done": twin["done"]},
         )
         return [*answer["freed"]]
 

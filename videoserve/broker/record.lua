@@ -1,7 +1,10 @@
 -- Appends events and the state they bring; a sign of life, so it renews the lease too.
--- p: id, fence, lease, events [{kind, data}], set {field = value}, sentences [], checkpoint?, checkpoint_sha?
+-- p: id, fence, lease, call, events [{kind, data}], set {field = value}, sentences [], checkpoint?, checkpoint_sha?
 if not held(p.id, p.fence) then
   return {error = 'fence'}
+end
+if repeated(p.id, p.call) then
+  return {freed = {}}
 end
 local freed = {}
 -- An attempt that goes on from a checkpoint, or starts over, is behind what the client was told before.

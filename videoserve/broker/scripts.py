@@ -1,12 +1,9 @@
 """The transitions: each .lua file beside this one is one atomic call."""
 
-import hashlib
-import json
-from dataclasses import dataclass
-from importlib import resources
 from typing import Final
 
 from videoserve.broker.keys import KEYS
+from videoserve_cache.index.script import Script, read
 
 NAMES: Final = (
     "hold",
@@ -14,12 +11,14 @@ NAMES: Final = (
     "claim",
     "renew",
     "record",
+    "tell",
     "finish",
     "fail",
     "release",
     "cancel",
     "delete",
     "reap",
+    "strays",
     "expire",
     "list",
     "places",
@@ -28,7 +27,7 @@ NAMES: Final = (
 )
 
 # What they have in common, in the order in which it builds on each other.
-SHARED: Final = ("shared.lua", "endings.lua", "turns.lua")
+SHARED: Final = ("shared.lua", "twins.lua", "endings.lua", "turns.lua")
 
 # A client whose connection dies cannot know whether its call was applied, so it calls again with the same nonce.
 # The second call gets the first one's answer. Refusals changed nothing and are computed anew; so are empty answers,
@@ -54,21 +53,6 @@ return text
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Lua text and the SHA-1 under which Redis caches it."""
-
-    text: str
-    sha1: str
-
-
 def read_scripts() -> dict[str, Script]:
     """All transitions by name, each framed with the key table and what they share."""
-    folder = resources.files(__package__)
-    shared = "".join((folder / name).read_text() for name in SHARED)
-    keys = ", ".join(f"{name} = {json.dumps(key)}" for name, key in KEYS.items())
-    scripts = {}
-    for name in NAMES:
-        text = _FRAME % {"keys": keys, "shared": shared, "body": (folder / f"{name}.lua").read_text()}
-        scripts[name] = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-    return scripts
+    return read("videoserve.broker", NAMES, shared=SHARED, frame=_FRAME, keys=KEYS)

@@ -35,10 +35,11 @@ def find_server() -> Path:
     )
 
 
-def major_version(program: Path) -> int:
-    """7 for "Redis server v=7.0.15 …"."""
+def version_of(program: Path) -> tuple[int, int]:
+    """(7, 0) for "Redis server v=7.0.15 …"."""
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    return int(told.partition("v=")[2].partition(".")[0])
+    major, minor, *_ = told.partition("v=")[2].split(".")
+    return int(major), int(minor)
 
 
 class EmbeddedRedis:
@@ -125,7 +126,7 @@ class EmbeddedRedis:
     def _check_log(self) -> None:
         # Redis 6 does not see the log of Redis 7 and would start with nothing in it.
         program = find_server()
-        if (self.folder / "appendonlydir").is_dir() and major_version(program) < 7:
+        if (self.folder / "appendonlydir").is_dir() and version_of(program) < (7, 0):
             raise RuntimeError(
                 f"The jobs in {self.folder} were written by Redis 7 or later, and {program} is older: it would not see "
                 "them. Install redis-server 7 or later."

@@ -26,9 +26,10 @@ local function changed(id)
   call('PUBLISH', K.changed, id)
 end
 
-local function emit(id, kind, data)
+-- `fence` is 0 where it does not matter which attempt said it.
+local function emit(id, kind, data, fence)
   local seq = call('HINCRBY', K.job .. id, 'seq', 1)
-  call('XADD', K.events .. id, 'MAXLEN', '~', 20000, seq .. '-0', 'kind', kind, 'data', data)
+  call('XADD', K.events .. id, 'MAXLEN', '~', 20000, seq .. '-0', 'kind', kind, 'data', data, 'fence', fence or 0)
   return seq
 end
 
@@ -39,6 +40,15 @@ local function drop_preview(id)
     call('XDEL', K.events .. id, seq .. '-0')
     call('HDEL', K.job .. id, 'preview')
   end
+end
+
+-- Whether the last call about a job was this very one: its answer was lost, and the store may have been away since.
+local function repeated(id, nonce)
+  if get(id, 'call') == nonce then
+    return true
+  end
+  set(id, 'call', nonce)
+  return false
 end
 
 local function ref(sha, id)
@@ -74,14 +84,34 @@ local function drop_checkpoint(id, freed)
   end
 end
 
+-- A job needs its adapters until it ends, not for as long as its record is kept. Nobody has to be told of those that
+-- are free then: a sweep looks for itself.
+local function keep_adapters(id, shas)
+  for _, sha in ipairs(shas) do
+    ref(sha, id)
+  end
+  if #shas > 0 then
+    set(id, 'adapters', cjson.encode(shas))
+  end
+end
+
+local function drop_adapters(id)
+  for _, sha in ipairs(cjson.decode(get(id, 'adapters') or '[]')) do
+    unref(sha, id, {})
+  end
+  call('HDEL', K.job .. id, 'adapters')
+end
+
 local function wake(kind)
   call('XADD', K.wake .. kind, 'MAXLEN', 1, '*', 'at', '')
 end
 
 local function move(id, to)
-  local at = call('HMGET', K.job .. id, 'tenant', 'status', 'order')
-  call('ZREM', K.status .. at[2] .. ':' .. at[1], id)
-  call('ZADD', K.status .. to .. ':' .. at[1], at[3], id)
+  local at = call('HMGET', K.job .. id, 'tenant', 'status', 'order', 'kind')
+  if at[4] == 'video' then
+    call('ZREM', K.status .. at[2] .. ':' .. at[1], id)
+    call('ZADD', K.status .. to .. ':' .. at[1], at[3], id)
+  end
   set(id, 'status', to)
   changed(id)
 end

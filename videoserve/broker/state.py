@@ -1,7 +1,7 @@
 """What changes about a job, as one frozen reading of its hash."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -58,6 +58,26 @@ class Claim:
     fence: int
     attempt: int
     checkpoint: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a job is completed with; `adjustments` are sentences beside those of its plan."""
+
+    outputs: Mapping[str, Output]
+    receipt: dict[str, Any]
+    adjustments: tuple[str, ...] = ()
+
+    def told(self) -> dict[str, Any]:
+        """As the transitions take it."""
+        outputs = {variant: output.to_dict() for variant, output in self.outputs.items()}
+        told: dict[str, Any] = {
+            "outputs": json.dumps(outputs),
+            "shas": sorted({output.sha256 for output in self.outputs.values()}),
+            "receipt": json.dumps(self.receipt),
+            "done": json.dumps({"outputs": outputs, "receipt": self.receipt}),
+        }
+        return told | ({"adjustments": json.dumps(self.adjustments)} if self.adjustments else {})
 
 
 # The hash fields a reading consists of, in the order `read_job` expects them.

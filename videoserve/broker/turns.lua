@@ -55,14 +55,20 @@ local function workers_free(kind)
   return free
 end
 
--- {place from 0, seconds until its turn or false} by id, for those of `ids` that wait.
+-- {place from 0, seconds until its turn or false} by id, for those of `ids` that wait. One that waits for another job's
+-- video has the turn of that one, which is now when that one runs.
 local function turns(kind, ids)
-  local found, last = {}, -1
+  local found, last, alike = {}, -1, {}
   for _, id in ipairs(ids) do
-    local place = call('ZRANK', K.queue .. kind, id)
+    local first = get(id, 'follows') or id
+    local place = call('ZRANK', K.queue .. kind, first)
     if place then
       found[id] = {place, false}
       last = math.max(last, place)
+      alike[first] = alike[first] or {}
+      table.insert(alike[first], id)
+    elseif first ~= id then
+      found[id] = {0, 0}
     end
   end
   if last < 0 then
@@ -72,8 +78,8 @@ local function turns(kind, ids)
   local ahead = call('ZRANGE', K.queue .. kind, 0, last)
   for i, work in ipairs(works_of(kind, ahead)) do
     local turn = give(free, work)
-    if found[ahead[i]] and turn < math.huge then
-      found[ahead[i]][2] = turn
+    for _, id in ipairs(turn < math.huge and alike[ahead[i]] or {}) do
+      found[id][2] = turn
     end
   end
   return found
@@ -82,7 +88,7 @@ end
 -- Number of the first new job, they come in order of rank, that cannot be done by its deadline; seconds until its turn.
 local function too_late(jobs)
   local first = jobs[1]
-  if not (first.deadline and first.work) then
+  if not (first and first.deadline and first.work) then
     return nil
   end
   local free = workers_free(first.kind)

@@ -5,6 +5,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from redis.exceptions import ResponseError
+
 from videoserve.broker.calls import Calls
 from videoserve.broker.keys import KEYS
 from videoserve.broker.link import SHORT_S
@@ -40,32 +42,43 @@ class WebhookCalls(Calls):
     ) -> list[Delivery]:
         """Deliveries to make now, waiting up to `timeout` seconds for one.
 
-        Those that another consumer took more than `reclaim_s` seconds ago and never settled are handed out again.
+        Those that another consumer took more than `reclaim_s` seconds ago and never settled are handed out again. None
+        when Redis is emptied meanwhile.
         """
         await self._link.transition(
             "webhook_due", once=False, group=GROUP, limit=count, forget_ms=round(1000 * FORGET_S)
         )
+        try:
+            entries = await self._entries(consumer, count, timeout, reclaim_s)
+        except ResponseError as error:
+            # The group went with all that Redis held. It is made with the next call.
+            if not str(error).startswith("NOGROUP"):
+                raise
+            entries = []
+        return [
+            Delivery(entry=entry, job_id=told["job"], event=told["event"], attempt=int(told["attempt"]) + 1)
+            for entry, told in entries
+        ]
 
+    async def _entries(
+        self, consumer: str, count: int, timeout: float, reclaim_s: float
+    ) -> list[tuple[str, dict[str, str]]]:
         async def reclaim() -> Any:
             return await self._link.short.xautoclaim(
                 KEYS["webhooks"], GROUP, consumer, round(1000 * reclaim_s), count=count
             )
 
-        entries = (await self._link.patiently(reclaim))[1]
-        if not entries:
-            block = max(1, round(1000 * timeout))
+        block = max(1, round(1000 * timeout))
 
-            async def read() -> Any:
-                return await self._link.waiting.xreadgroup(
-                    GROUP, consumer, {KEYS["webhooks"]: ">"}, count=count, block=block
-                )
+        async def read() -> Any:
+            return await self._link.waiting.xreadgroup(
+                GROUP, consumer, {KEYS["webhooks"]: ">"}, count=count, block=block
+            )
 
-            reply = await self._link.patiently(read, within_s=timeout + SHORT_S)
-            entries = reply[0][1] if reply else []
-        return [
-            Delivery(entry=entry, job_id=told["job"], event=told["event"], attempt=int(told["attempt"]) + 1)
-            for entry, told in entries
-        ]
+        if entries := (await self._link.patiently(reclaim))[1]:
+            return [*entries]
+        reply = await self._link.patiently(read, within_s=timeout + SHORT_S)
+        return [*reply[0][1]] if reply else []
 
     async def ack(self, delivery: Delivery) -> None:
         """The receiver has it; the job's state tells so."""

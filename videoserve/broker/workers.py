@@ -65,3 +65,15 @@ class WorkerCalls(Calls):
 
         queued, running, pending, due = await self._link.patiently(read)
         return {"queued": queued, "running": running, "webhooks": pending + due}
+
+    async def twins(self, kind: str) -> dict[str, int]:
+        """{waiting, answered}: jobs that wait for the same video of another, and how many have got it so far."""
+
+        async def read() -> list[Any]:
+            async with self._link.short.pipeline(transaction=True) as pipe:
+                pipe.scard(KEYS["following"] + kind)
+                pipe.get(KEYS["answered"] + kind)
+                return await pipe.execute()
+
+        waiting, answered = await self._link.patiently(read)
+        return {"waiting": waiting, "answered": int(answered or 0)}
