@@ -12,7 +12,7 @@ from typing import Any
 
 from videoserve.broker.broker import Broker
 from videoserve.broker.server import EmbeddedRedis
-from videoserve.errors import JobFailed
+from videoserve.errors import JobFailed, ServeError
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job
 from videoserve.worker.worker import Worker
@@ -56,6 +56,16 @@ class ChainEngine:
         if not self.running:
             return False
         job_id, (job, at, value) = next(iter(self.running.items()))
+        try:
+            self._step(emit, job, at, value)
+        except ServeError as error:
+            del self.running[job_id]
+            data = {"code": error.code, "message": error.message, "retry": True}
+            emit(Event(job_id=job_id, kind="failed", data=data))
+        return bool(self.running)
+
+    def _step(self, emit: Emit, job: Job, at: int, value: bytes) -> None:
+        job_id = job.id
         if job.plan.get("break"):
             raise RuntimeError("the device is gone")
         if job.plan.get("part") == at:
@@ -69,13 +79,13 @@ class ChainEngine:
         progress = {"progress": 100 * at // steps, "step": at, "steps": steps, "eta_s": 0.0}
         emit(Event(job_id=job_id, kind="progress", data=progress))
         if at == steps:
+            sha = self.files.put(value)
             del self.running[job_id]
             self._note(f"done {job_id}")
-            out = {"sha256": self.files.put(value), "bytes": len(value), "media_type": "video/mp4"}
+            out = {"sha256": sha, "bytes": len(value), "media_type": "video/mp4"}
             emit(Event(job_id=job_id, kind="done", data={"outputs": {"video": out}, "receipt": {"steps": steps}}))
         elif at % self.checkpoint_steps == 0:
             emit(Event(job_id=job_id, kind="checkpoint", data=self._checkpoint(job_id)))
-        return bool(self.running)
 
     def _checkpoint(self, job_id: str) -> dict[str, Any]:
         _, at, value = self.running[job_id]

@@ -1,8 +1,10 @@
 """Fixtures for every room. Test modules cannot import each other, so shared material is handed out from here."""
 
+import hashlib
 import importlib.util
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +19,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first: of two processes none is left with a long one when the other has ended."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def memory_given_back(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A server that a test kills leaves its cache's folder in shared memory, named after the one on disk."""
+    yield
+    for folder in tmp_path_factory.getbasetemp().rglob("cache"):
+        name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+        shutil.rmtree(f"/dev/shm/videoserve-{os.getuid()}-{name}", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

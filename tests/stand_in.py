@@ -59,7 +59,7 @@ class StandIn:
         await self._tell(claim, "adjusted", sentence="The engine adds this sentence.")
         await self._tell(claim, "progress", progress=100, step=steps, steps=steps, eta_s=0)
         receipt = {
-            "version": 1,
+            "version": 2,
             "stages": {"encode": 0.01, "denoise": 0.08, "decode": 0.01, "write": 0.01},
             "total_s": 0.11,
             "peak_memory_bytes": 3 * 2**20,

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from videoserve import janitor
 from videoserve.broker import Broker, EmbeddedRedis
 from videoserve.janitor import ForeignFiles, keep_clean, own_files
 from videoserve.storage.files import FileStore
+from videoserve.types import Appetite, Job
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +70,25 @@ async def test_the_files_of_another_redis_stay(broker: Broker, other: Broker, fi
     assert not files.has(needed)
 
 
+async def test_a_redis_has_its_files_in_one_place(broker: Broker, other: Broker, tmp_path: Path) -> None:
+    ours, elsewhere = FileStore(tmp_path / "ours"), FileStore(tmp_path / "elsewhere")
+    await own_files(broker, ours)
+    with pytest.raises(ForeignFiles, match="have their files elsewhere") as refusal:
+        await own_files(broker, elsewhere)
+    assert str(elsewhere.root / "owner") in str(refusal.value)
+    # What was refused is still nobody's: another Redis may have it.
+    await own_files(other, elsewhere)
+    # The same folder, mounted at another path.
+    (tmp_path / "mounted").symlink_to(ours.root)
+    await own_files(broker, FileStore(tmp_path / "mounted"))
+    # What the sentence says helps.
+    instead = FileStore(tmp_path / "instead")
+    mark = await broker.files_mark()
+    assert f"write {mark} into" in str(refusal.value)
+    (instead.root / "owner").write_text(f"{mark}\n")
+    await own_files(broker, instead)
+
+
 async def test_the_name_of_a_redis_outlives_its_restart(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
@@ -85,3 +105,37 @@ async def test_a_redis_that_lost_its_jobs_is_another_one(broker: Broker, redis_u
         redis.flushall()
     with pytest.raises(ForeignFiles):
         await own_files(broker, files)
+
+
+async def test_chats_end_whose_asker_is_gone(
+    broker: Broker, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the first look: a process that was silent while the store was away may have its say before the next."""
+    monkeypatch.setattr(janitor, "ASKERS_EVERY_S", 0.02)
+    looks: list[list[str]] = []
+    strays = broker.strays
+
+    async def look(kind: str) -> list[str]:
+        looks.append(await strays(kind))
+        return looks[-1]
+
+    monkeypatch.setattr(broker, "strays", look)
+    askers = {"gone": {"asker": "api-1"}, "runs": {"asker": "api-1"}, "alive": {"asker": "api-2"}, "nobody's": {}}
+    chats = [make_job(name, kind="chat", request=request) for name, request in askers.items()]
+    await broker.submit(chats, queue_limit=10, key_queue_limit=10)
+    await broker.heartbeat("api-2", {"kind": "api", "ready": True}, ttl=60)
+    claims = [await broker.claim("chat", "w", Appetite(idle=True)) for _ in chats]
+    running = next(claim for claim in claims if claim and claim.job.id == "runs")
+    await broker.release("gone", next(claim.fence for claim in claims if claim and claim.job.id == "gone"))
+    watching = asyncio.create_task(janitor.watch_askers(broker))
+    async with asyncio.timeout(20):
+        while not await broker.renew("runs", running.fence) or len(looks) < 3:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert sorted(looks[0]) == sorted(looks[1]) == ["gone", "runs"]
+    found = {job.id: state for job, state in filter(None, await broker.get_many(list(askers)))}
+    assert found["gone"].error == {"code": "cancelled", "message": "The job was cancelled."}
+    assert {name: found[name].status for name in ("alive", "nobody's")} == dict.fromkeys(
+        ("alive", "nobody's"), "in_progress"
+    )

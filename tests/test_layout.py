@@ -20,6 +20,13 @@ def test_no_folder_is_called_triton() -> None:
     assert not [p for top in folders for p in [top, *top.rglob("triton")] if p.is_dir() and p.name == "triton"]
 
 
+def test_no_script_stands_where_transformers_looks_for_a_package() -> None:
+    # The folder of a script comes first on sys.path while it runs.
+    scripts = [p for folder in (ROOT, ROOT / "benchmarks") for p in folder.glob("*.py")]
+    assert scripts
+    assert not {"kernels", "cache", "lora", "triton", "torch", "transformers", "diffusers"} & {p.stem for p in scripts}
+
+
 def test_the_cache_folder_is_not_ignored_by_git() -> None:
     answer = subprocess.run(["git", "check-ignore", "-q", "cache/videoserve_cache"], cwd=ROOT, check=False)
     assert answer.returncode == 1

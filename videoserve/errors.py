@@ -1,5 +1,7 @@
 """What can go wrong, as sentences. Every error a client may see is a ServeError; its code is part of the API."""
 
+from collections.abc import Sequence
+
 
 class ServeError(Exception):
     """A failure that is told to the client: an HTTP status, a stable code, the field at fault, a sentence.
@@ -42,8 +44,16 @@ class BadImage(ServeError):
         super().__init__(message, status=status, code=code, param=param)
 
 
+class BadAdapter(ServeError):
+    """A file that cannot be served as an adapter (422); `keys` are those of its keys that are at fault."""
+
+    def __init__(self, message: str, keys: Sequence[str] = (), *, param: str = "file"):
+        super().__init__(message, status=422, code="invalid_adapter", param=param)
+        self.keys = tuple(keys)
+
+
 class NotFound(ServeError):
-    """No such video, model or key for this caller (404)."""
+    """No such video, model, adapter or key for this caller (404)."""
 
     def __init__(self, message: str, *, param: str | None = None):
         super().__init__(message, status=404, code="not_found", param=param)

@@ -38,6 +38,11 @@ DEFINITIONS: Final = {
         Definition("histogram", "videoserve_stage_seconds", "Time of a stage of one job.", ("kind", "stage")),
         Definition("counter", "videoserve_steps", "Denoising steps run, one per job and step.", ("kind",)),
         Definition("gauge", "videoserve_jobs_in_engine", "Jobs an engine has admitted.", ("kind",)),
+        Definition("counter", "videoserve_chat_tokens", "Tokens of chats: prompt, cached or completion.", ("kind",)),
+        Definition("counter", "videoserve_chat_preemptions", "Chats that gave their blocks to more urgent ones."),
+        Definition("histogram", "videoserve_chat_first_token_seconds", "From a chat's admission to its first token."),
+        Definition("gauge", "videoserve_chat_streams", "Continuations in the engine: running, waiting.", ("state",)),
+        Definition("gauge", "videoserve_chat_blocks", "Blocks of keys and values: free, held, kept.", ("state",)),
     )
 }
 

@@ -1,25 +1,63 @@
 """The types that cross rooms. Frozen; the changing state of a job lives in the broker only."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, Self
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
 Stage = Literal["queued", "encode", "denoise", "decode", "write", "done"]
 ResizeMode = Literal["crop", "pad", "stretch"]
+# Which experts of a model: "high" and "low" noise are those of a model with two.
+ExpertTarget = Literal["all", "high", "low"]
+
+
+# Stands for the id of whichever job a receipt is for.
+ANY_JOB = "<job>"
 
 
 class JsonRecord:
-    """A dataclass whose fields JSON can hold; tuples come back as tuples through `from_dict` of the class."""
+    """A dataclass whose fields JSON can hold; tuples come back as tuples through `from_dict` of the class.
+
+    `records` are its fields that are tuples of records themselves.
+    """
 
     __slots__ = ()
+    records: ClassVar["dict[str, type[JsonRecord]]"] = {}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+        told = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        nested = {name: tuple(map(kind.from_dict, told[name])) for name, kind in cls.records.items() if name in told}
+        return cls(**told | nested)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraAsk(JsonRecord):
+    """An adapter that a request names, and what was found under the name when the request was taken.
+
+    digest   of its file; None: not looked up yet
+    parts    what it changes: "any" (every expert), "high", "low"
+    steps    how many denoising steps a distilled adapter is made for; None for others
+    """
+
+    name: str
+    scale: float = 1.0
+    target: ExpertTarget = "all"
+    digest: str | None = None
+    parts: tuple[str, ...] = ()
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterUse(JsonRecord):
+    """An adapter by its digest, with its weight, on the experts that it really changes ("all" where there is one)."""
+
+    digest: str
+    weight: float
+    target: ExpertTarget = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +65,11 @@ class VideoRequest(JsonRecord):
     """What the client asked, validated, nothing chosen yet: None means "not said".
 
     `image` and `last_image` are sha256 digests of normalised pictures in the file store; `image_notes` are the
-    sentences about what normalising them changed. `seed` -1 asks for a random one, as None does.
+    sentences about what normalising them changed. `seed` -1 asks for a random one, as None does. `cache` is the JSON
+    object that says what the step cache may do. `loras` in the order of the request.
     """
+
+    records: ClassVar[dict[str, type[JsonRecord]]] = {"loras": LoraAsk}
 
     prompt: str
     image: str
@@ -50,6 +91,8 @@ class VideoRequest(JsonRecord):
     seed: int | None = None
     resize_mode: ResizeMode = "crop"
     quality: str | None = None
+    cache: dict[str, Any] | None = None
+    loras: tuple[LoraAsk, ...] = ()
     strict: bool = False
     priority: int = 0
     deadline_s: float | None = None
@@ -68,8 +111,12 @@ class VideoPlan(JsonRecord):
     seed          the effective one, 0 to 2**64 - 1
     crf           H.264 constant rate factor
     batch_key     jobs with the same key may share a forward
+    cache         what the step cache may do, in one spelling: see videoserve_cache.steps.request
+    loras         adapters by digest and target, each once; none whose weight is 0
     adjustments   sentences: what was asked, what is used, why
     """
+
+    records: ClassVar[dict[str, type[JsonRecord]]] = {"loras": AdapterUse}
 
     model: str
     prompt: str
@@ -91,6 +138,8 @@ class VideoPlan(JsonRecord):
     latent_shape: tuple[int, ...]
     crf: int
     batch_key: str
+    cache: dict[str, Any] = field(default_factory=lambda: {"quality": "exact"})
+    loras: tuple[AdapterUse, ...] = ()
     adjustments: tuple[str, ...] = ()
 
 
@@ -98,7 +147,7 @@ class VideoPlan(JsonRecord):
 class Job(JsonRecord):
     """One unit of work. Immutable: what changes is JobState.
 
-    request   the client's request as a dict (a remix starts from it)
+    request   the client's request as a dict (a remix starts from it); of a chat the API process that answers, `asker`
     plan      the plan as a dict; `VideoPlan.from_dict(job.plan)` for kind "video"
     deadline  unix seconds after which the result is not wanted
     work_s    estimated seconds of work, as known when the job was made; None before anything was measured
@@ -138,12 +187,14 @@ class Event(JsonRecord):
     preview      {step, media_type, base64}
     checkpoint   {sha256, stage, step}     engine to worker only
     adjusted     {sentence}                something the engine had to change; joins the video's adjustments
-    done         {outputs: {variant: Output dict}, receipt: dict}
+    tokens       chat_types.TokensData     what a continuation of a chat has grown by
+    done         {outputs: {variant: Output dict}, receipt: dict, twin?: dict}; `twin` is the receipt of jobs that asked
+                 for the same and waited, with ANY_JOB for their id
     failed       {code, message, retry}
     """
 
     job_id: str
-    kind: Literal["stage", "progress", "preview", "checkpoint", "adjusted", "done", "failed"]
+    kind: Literal["stage", "progress", "preview", "checkpoint", "adjusted", "tokens", "done", "failed"]
     data: dict[str, Any]
     seq: int = 0
 
@@ -180,11 +231,13 @@ class Appetite:
     idle         nothing runs: the next job, whatever it is
     batch_key    a job of this shape would share the running forward
     before       a job whose rank (see `rank`) is below this would run first
+    room         how many such jobs it would take at once
     """
 
     idle: bool
     batch_key: str | None = None
     before: float | None = None
+    room: int = 1
 
 
 def rank(created_at: float, priority: int, aging_s: float) -> float:

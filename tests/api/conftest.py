@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from fastapi import FastAPI
 from redis import Redis
 
 from tests import picture_bytes
+from tests.echo_engine import EchoEngine, EchoThread
 from tests.stand_in import StandIn, StandInThread
 from videoserve.api.app import create_app
 from videoserve.broker import Broker, EmbeddedRedis
 from videoserve.config import Settings
 from videoserve.storage.files import FileStore
+from videoserve.worker.worker import Worker
 
 ORIGIN = "http://127.0.0.1:8000"
 ROOT = Path(__file__).parents[2]
@@ -40,7 +42,8 @@ def data_url(picture: bytes) -> str:
 
 @pytest.fixture
 def settings(redis_url: str, tmp_path: Path) -> Settings:
-    return Settings(redis_url=redis_url, data=tmp_path, read_timeout_s=0.5, body_limit=2**21)
+    given = {"read_timeout_s": 0.5, "body_limit": 2**21, "chat_model": "none"}
+    return Settings(redis_url=redis_url, data=tmp_path, **given)
 
 
 @pytest.fixture
@@ -61,6 +64,17 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
+def add(client: httpx.AsyncClient) -> Callable[..., Awaitable[httpx.Response]]:
+    """await add(content, low=…, name=…, …) -> the answer to an upload; `low` is the second file of a pair."""
+
+    async def send(content: bytes, *, low: bytes | None = None, **fields: Any) -> httpx.Response:
+        files = {"file": ("style.safetensors", content)} | ({} if low is None else {"file_low": ("low", low)})
+        return await client.post("/v1/loras", data={"name": "style"} | fields, files=files)
+
+    return send
+
+
+@pytest.fixture
 async def worker(broker: Broker, files: FileStore) -> AsyncIterator[StandIn]:
     """A stand-in that works while the test runs."""
     stand_in = StandIn(broker, files)
@@ -76,10 +90,12 @@ class Replicas:
     def __init__(self, redis_url: str, data: Path, count: int):
         self.data = data
         self.redis_url = redis_url
+        (data / "echo").mkdir()
         settings = {"REDIS_URL": redis_url, "DATA": str(data), "READ_TIMEOUT_S": "1", "BODY_LIMIT": "4000000"}
+        settings |= {"CHAT_MODEL": str(data / "echo")}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("VIDEOSERVE_")}
         environment |= {f"VIDEOSERVE_{name}": value for name, value in settings.items()}
-        environment["PYTHONPATH"] = str(ROOT)
+        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / room) for room in ("", "kernels", "cache", "lora"))
         self.urls: list[str] = []
         self._processes = []
         for _ in range(count):
@@ -100,6 +116,11 @@ class Replicas:
     def log(self) -> str:
         return (self.data / "api.log").read_text()
 
+    def check(self) -> None:
+        """Fails, with what they wrote, when one of the processes is gone."""
+        codes = [process.poll() for process in self._processes]
+        assert codes == [None] * len(codes), f"They ended with {codes}:\n{self.log()}"
+
     def end(self) -> list[int]:
         for process in self._processes:
             process.terminate()
@@ -117,16 +138,20 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
 
 @pytest.fixture
 def live(replicas: Replicas) -> Iterator[Replicas]:
-    """Two API processes without any video yet, and a stand-in that works."""
+    """Two API processes without any video yet, and stand-ins that work."""
+    replicas.check()
     with Redis.from_url(replicas.redis_url) as redis:
         for key in redis.scan_iter():
-            # The stream that both of them are reading just now.
-            if key != b"webhooks":
+            # With a new name the jobs would be those of another Redis to a process that is slow to ask for it.
+            if key != b"identity":
                 redis.delete(key)
-    stand_in = StandInThread(replicas.redis_url, replicas.data)
-    stand_in.start()
+    workers = (StandInThread(replicas.redis_url, replicas.data), EchoThread(replicas.redis_url, replicas.data))
+    for worker in workers:
+        worker.start()
     yield replicas
-    stand_in.end()
+    for worker in workers:
+        worker.end()
+    replicas.check()
 
 
 @pytest.fixture
@@ -156,3 +181,35 @@ def wait_for(client: httpx.AsyncClient) -> Any:
             await asyncio.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def chat_settings(settings: Settings) -> Settings:
+    """Of a server with a chat model, as far as the API looks at one."""
+    model = settings.data / "echo"
+    model.mkdir()
+    return settings.model_copy(update={"chat_model": str(model)})
+
+
+@pytest.fixture
+def chat_app(chat_settings: Settings, broker: Broker, files: FileStore) -> FastAPI:
+    return create_app(chat_settings, broker, files)
+
+
+@pytest.fixture
+async def chat(chat_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server with the chat model "echo"."""
+    transport = httpx.ASGITransport(chat_app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
+        yield client
+
+
+@pytest.fixture
+async def echo(broker: Broker, files: FileStore) -> AsyncIterator[EchoEngine]:
+    """The engine of a real worker that works while the test runs."""
+    engine = EchoEngine()
+    worker = Worker(broker, files, engine, model="echo", lease_s=10.0, drain_s=5.0)
+    working = asyncio.create_task(worker.run())
+    yield engine
+    worker.stop()
+    await working

@@ -1,5 +1,6 @@
 """Callers: keys, scopes, and who may use a server that has no keys."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -101,6 +102,37 @@ async def test_polling_reads_the_table_once(table: Table, client: httpx.AsyncCli
     for _ in range(50):
         assert (await client.get("/me", headers=bearer(key))).status_code == 200
     assert table.reads == 1
+
+
+class Away(Table):
+    """A table that is away: all who ask for it wait until it says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gives_up = asyncio.Event()
+
+    async def keys(self) -> dict[str, dict[str, Any]]:
+        self.reads += 1
+        await self.gives_up.wait()
+        raise ServeError("The job store did not answer.", status=503, code="store_unavailable")
+
+
+async def test_all_who_wait_for_a_table_that_is_away_wait_once() -> None:
+    table = Away()
+    async with serve(table) as client:
+        asking = [asyncio.create_task(client.get("/me")) for _ in range(20)]
+        leaving = asyncio.create_task(client.get("/me"))
+        while not table.reads:
+            await asyncio.sleep(0)
+        # Long enough for every one of them to wait, in turns of the loop rather than in seconds.
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        table.gives_up.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {503}
+        assert table.reads == 1
+        assert (await client.get("/me")).status_code == 503
+        assert table.reads == 2
 
 
 async def test_new_and_revoked_keys_are_seen_soon(

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import av
+import httpx
 import openai
 import pytest
 from openai.types import Video
 from PIL import Image
+
+from tests.adapter_bytes import adapter
 
 # Its videos part announces its end with every call.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -50,12 +53,17 @@ def test_create_from_json(official: openai.OpenAI, data_url: str) -> None:
     assert (video.prompt, video.status in ("queued", "in_progress")) == ("pan left", True)
 
 
-def test_adapters_in_the_form_it_sends(official: openai.OpenAI, picture: bytes) -> None:
-    lora = [{"id": "a", "scale": 1.0}, {"id": "b", "scale": 0.5}]
-    with pytest.raises(openai.UnprocessableEntityError) as refusal:
-        official.videos.create(prompt="", input_reference=picture, extra_body={"lora": lora})
+def test_adapters_in_the_form_it_sends(official: openai.OpenAI, picture: bytes, live: Any) -> None:
+    for name in "ab":
+        upload = {"data": {"name": name}, "files": {"file": ("a.safetensors", adapter(ord(name)))}}
+        assert httpx.post(f"{live.urls[0]}/v1/loras", timeout=60, **upload).is_success  # type: ignore[arg-type]
+    lora = [{"id": "a", "scale": 1.0}, {"id": "b", "scale": 0.5}, {"id": "a", "scale": 0.25}]
+    video = official.videos.create(prompt="", input_reference=picture, extra_body={"lora": lora})
+    assert video.model_extra is not None
+    assert "a@1 and a@1 are one adapter: their scales are added up to 1.25." in video.model_extra["adjustments"]
+    with pytest.raises(openai.NotFoundError) as refusal:
+        official.videos.create(prompt="", input_reference=picture, extra_body={"lora": [{"id": "c"}]})
     assert refusal.value.param == "lora"
-    assert refusal.value.body["message"].startswith("lora is not possible")  # type: ignore[index]
 
 
 def test_create_and_poll(official: openai.OpenAI, picture: bytes) -> None:
@@ -66,7 +74,7 @@ def test_create_and_poll(official: openai.OpenAI, picture: bytes) -> None:
     assert video.created_at <= video.completed_at < video.expires_at
     assert video.model_extra is not None
     assert "The engine adds this sentence." in video.model_extra["adjustments"]
-    assert video.model_extra["receipt"]["version"] == 1
+    assert video.model_extra["receipt"]["version"] == 2
 
 
 def test_a_failed_video_comes_back_through_poll(official: openai.OpenAI, picture: bytes) -> None:
@@ -138,7 +146,7 @@ def test_refusals_are_its_exceptions(official: openai.OpenAI, picture: bytes) ->
         official.videos.create(prompt="", input_reference=picture, model="sora-2")
     with pytest.raises(openai.APIStatusError, match="POST is not possible at /v1/videos/edits"):
         official.videos.edit(prompt="", video=picture)
-    assert [model.id for model in official.models.list()] == ["demo"]
+    assert [model.id for model in official.models.list()] == ["demo", "echo"]
 
 
 def test_async_client(live: Any, picture: bytes) -> None:

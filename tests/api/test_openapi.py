@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from videoserve.api.app import DESCRIBED
 from videoserve.api.schemas import CreateVideo
 from videoserve.planning.limits import LIMITS
 
@@ -27,11 +29,40 @@ CALLS = {
     ("post", "/v1/plan"),
     ("get", "/v1/plan"),
     ("get", "/v1/models"),
+    ("get", "/v1/models/{model_id}"),
+    ("post", "/v1/chat/completions"),
+    ("post", "/v1/completions"),
     ("get", "/v1/workers"),
+    ("get", "/v1/cache/stats"),
+    ("get", "/v1/cache/entries"),
+    ("delete", "/v1/cache/entries"),
+    ("delete", "/v1/cache/entries/{digest}"),
+    ("post", "/v1/cache/entries/{digest}/pin"),
+    ("post", "/v1/cache/entries/{digest}/unpin"),
+    ("get", "/v1/cache/blobs/{sha256}"),
+    ("post", "/v1/loras"),
+    ("get", "/v1/loras"),
+    ("get", "/v1/list_loras"),
+    ("get", "/v1/loras/{lora_id}"),
+    ("delete", "/v1/loras/{lora_id}"),
+    ("post", "/v1/loras/{lora_id}/verify"),
+    ("put", "/v1/loras/{lora_id}/aliases/{alias}"),
     ("get", "/health"),
     ("get", "/ready"),
     ("get", "/metrics"),
 }
+
+
+def queries() -> dict[tuple[str, str], list[str]]:
+    """The query parameters of every call that the document describes."""
+    app = FastAPI()
+    for module in DESCRIBED:
+        app.include_router(module.router)
+    return {
+        (method, path): [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"]
+        for path, operations in app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    }
 
 
 @pytest.fixture
@@ -45,6 +76,45 @@ async def test_every_call_is_described(document: dict[str, Any]) -> None:
     assert described >= CALLS
     ids = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(("call", "known"), queries().items(), ids=lambda value: " ".join(value))
+async def test_a_query_that_a_call_does_not_have(
+    client: httpx.AsyncClient, document: dict[str, Any], call: tuple[str, str], known: list[str]
+) -> None:
+    method, path = call
+    assert document["paths"][path][method]["responses"]["422"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/ErrorBody"
+    }
+    path = path.replace("{", "").replace("}", "")
+    instead = tuple(f"the nearest one is {name}." for name in known) or ("this call has none.",)
+    for wrong in ("oder", "x" * 5000, ""):
+        answer = await client.request(method, path, params=dict.fromkeys([*known, wrong], "1"))
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("unknown_parameter", wrong[:80])
+        assert error["message"].endswith(instead)
+    # Whatever else is wrong with it.
+    answer = await client.request(method, path, params=dict.fromkeys(known, "1"))
+    assert "unknown_parameter" not in answer.text
+
+
+async def test_headers_that_are_read_and_failures_of_pictures_are_described(document: dict[str, Any]) -> None:
+    def told(method: str, path: str) -> tuple[set[str], set[str]]:
+        operation = document["paths"][path][method]
+        headers = {one["name"] for one in operation.get("parameters", []) if one["in"] == "header"}
+        return headers, set(operation["responses"]) & {"500", "502", "504", "507"}
+
+    pictures = {"502", "504", "507"}
+    assert told("post", "/v1/videos") == ({"Idempotency-Key"}, pictures)
+    assert told("post", "/v1/videos/sync") == ({"Idempotency-Key"}, pictures | {"500"})
+    assert told("post", "/v1/videos/{video_id}/remix") == ({"Idempotency-Key"}, set())
+    assert told("post", "/v1/plan") == (set(), pictures)
+    assert told("get", "/v1/videos/{video_id}/events") == ({"Last-Event-ID"}, set())
+    assert told("get", "/v1/videos/{video_id}/content") == ({"Range", "If-Range", "If-None-Match"}, set())
+    # Beside what FastAPI sees by itself.
+    names = {one["name"] for one in document["paths"]["/v1/videos/{video_id}/content"]["get"]["parameters"]}
+    assert names >= {"video_id", "variant"}
 
 
 async def test_references_lead_somewhere(document: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client.parser import text_string_to_metric_families
 
-from videoserve.api import ops, page
+from videoserve.api import models, ops, page
 from videoserve.api.auth import Authenticator
 from videoserve.api.keys import create_key
 from videoserve.api.measure import Measured
@@ -25,11 +25,13 @@ pytestmark = pytest.mark.anyio
 async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     settings = Settings()
-    service = SimpleNamespace(settings=settings, broker=broker, card=SimpleNamespace(name="small"))
+    card = SimpleNamespace(name="small")
+    service = SimpleNamespace(settings=settings, broker=broker, card=card, chat="Chat is off.", cache=None)
     app.state.service, app.state.auth = service, Authenticator(settings, broker)
     app.state.meter, app.state.started_at = Meter(), 1000.0
     app.add_middleware(Measured, meter=app.state.meter)
     app.include_router(ops.router)
+    app.include_router(models.router)
     app.include_router(page.router)
 
     @app.exception_handler(ServeError)
@@ -78,12 +80,18 @@ async def test_metrics_of_every_process(client: httpx.AsyncClient, broker: Broke
         info = {"kind": "video", "ready": True, "metrics": meter.snapshot(), "process": process_snapshot()}
         await broker.heartbeat(worker, info, ttl=60)
     await broker.submit([make_job("video_1"), make_job("video_2")], idempotency=None, queue_limit=9, key_queue_limit=9)
+    same = [make_job(f"video_{number}") for number in (3, 4, 5)]
+    await broker.submit(
+        same, idempotency=None, queue_limit=9, key_queue_limit=9, twins={job.id: "same" for job in same}
+    )
     await client.get("/health")
     await client.get("/nowhere/at/all")
     answer = await client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = samples(answer.text)
-    assert found[at("videoserve_jobs_queued", kind="video")] == 2
+    assert found[at("videoserve_jobs_queued", kind="video")] == 3
+    assert found[at("videoserve_jobs_following", kind="video")] == 2
+    assert found[at("videoserve_jobs_answered_total", kind="video")] == 0
     assert found[at("videoserve_jobs_running", kind="video")] == 0
     assert found[at("videoserve_workers", kind="video", ready="yes")] == 2
     for worker, below in (("w1", 1), ("w2", 0)):

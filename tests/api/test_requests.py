@@ -174,6 +174,29 @@ async def test_idempotency(client: httpx.AsyncClient, data_url: str, picture: by
     assert forms[0].json()["id"] == forms[1].json()["id"]
 
 
+async def test_what_was_taken_with_a_key_stays_taken(
+    client: httpx.AsyncClient, data_url: str, broker: Broker, make_video: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("videoserve.api.service.COSTS_FRESH_S", -1.0)
+
+    async def send(path: str, body: dict[str, Any], key: str = "k") -> httpx.Response:
+        return await client.post(path, json=body, headers={"Idempotency-Key": key})
+
+    body = {"prompt": "a", "input_reference": data_url, "deadline_s": 30}
+    first = await send("/v1/videos", body)
+    # From here on it would take too long.
+    costs = {"encode": 0.5, "step": 100.0, "decode": 0.4, "write": 0.1}
+    await broker.save_costs("demo", {"160x96x17:g1": costs})
+    refused(await send("/v1/videos", body, "another"), 422, "deadline_s")
+    assert (await send("/v1/videos", body)).json()["id"] == first.json()["id"]
+
+    source = (await make_video())["id"]
+    remix = await send(f"/v1/videos/{source}/remix", {"prompt": "b"}, "r")
+    assert (await client.delete(f"/v1/videos/{source}")).status_code == 200
+    assert (await send(f"/v1/videos/{source}/remix", {"prompt": "b"}, "r")).json()["id"] == remix.json()["id"]
+    refused(await send(f"/v1/videos/{source}/remix", {"prompt": "b"}, "s"), 404, "video_id")
+
+
 async def test_idempotent_requests_at_the_same_time(client: httpx.AsyncClient, data_url: str) -> None:
     body = {"prompt": "a", "input_reference": data_url, "n": 2}
     answers = await asyncio.gather(
@@ -230,17 +253,6 @@ async def test_a_character_reference_of_thousands_of_digits(post: Post) -> None:
 async def test_unknown_model(post: Post) -> None:
     refused(await post(model="sora-2"), 404, "model", "this server has demo")
     assert (await post(model="demo")).json()["model"] == "demo"
-
-
-@pytest.mark.parametrize("lora", [[{"id": "a"}], '[{"name": "swirl"}]'])
-async def test_adapters_are_refused(post: Post, lora: object) -> None:
-    refused(await post(lora=lora), 422, "lora", "no adapters")
-    assert (await post(lora=[])).status_code == 200
-
-
-async def test_cache_is_off(post: Post) -> None:
-    assert (await post(cache="off")).status_code == 200
-    refused(await post(cache="fast"), 422, "cache", "only off")
 
 
 async def test_two_pictures(client: httpx.AsyncClient, picture: bytes, data_url: str, post: Post) -> None:
@@ -345,6 +357,7 @@ async def test_list_limits(client: httpx.AsyncClient, make_video: Make) -> None:
     refused(await client.get("/v1/videos?limit=x"), 422, "limit")
     refused(await client.get("/v1/videos?order=up"), 422, "order", "'asc' or 'desc'")
     refused(await client.get("/v1/videos?status=cancelled"), 422, "status")
+    refused(await client.get("/v1/videos?limit=2&oder=asc"), 422, "oder", "the nearest one is order")
     page = (await client.get("/v1/videos?limit=10000")).json()
     assert len(page["data"]) == 1
     assert page["adjustments"] == ["limit is 10000; a page has at most 100: 100 is used."]

@@ -133,9 +133,41 @@ async def test_sync_waits_for_the_store(
     assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
 
 
-@pytest.mark.parametrize("store_away", [False, True])
+async def test_sync_again_with_the_same_key(client: httpx.AsyncClient, data_url: str, worker: object) -> None:
+    async def ask(prompt: str) -> httpx.Response:
+        body = {"prompt": prompt, "input_reference": data_url}
+        return await client.post("/v1/videos/sync", json=body, headers={"Idempotency-Key": "k"})
+
+    first, again = await asyncio.gather(ask("pan"), ask("pan"))
+    assert first.headers["x-request-id"] == again.headers["x-request-id"]
+    assert first.content == again.content == (await ask("pan")).content
+    assert (await ask("zoom")).json()["error"]["code"] == "idempotency_conflict"
+    assert len((await client.get("/v1/videos")).json()["data"]) == 1
+
+
+async def test_the_status_of_a_sync_that_fails_says_whose_fault_it_is(
+    client: httpx.AsyncClient, data_url: str, broker: Broker
+) -> None:
+    expected = {
+        "invalid_value": 422,
+        "image_missing": 409,
+        "deadline_exceeded": 504,
+        "out_of_memory": 507,
+        "other": 500,
+    }
+    for code, status in expected.items():
+        body = {"prompt": "pan", "input_reference": data_url}
+        waiting = asyncio.create_task(client.post("/v1/videos/sync", json=body))
+        while (claim := await broker.claim("video", "w", Appetite(idle=True))) is None:
+            await asyncio.sleep(0.01)
+        await broker.fail(claim.job.id, claim.fence, code, "A sentence.", retry=False)
+        answer = await waiting
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(("store_away", "key"), [(False, ""), (True, ""), (False, "k")])
 async def test_sync_whose_client_leaves(
-    app: FastAPI, broker: Broker, data_url: str, away: Callable[[str], None], store_away: bool
+    app: FastAPI, broker: Broker, data_url: str, away: Callable[[str], None], store_away: bool, key: str
 ) -> None:
     """Driven by hand: the request's body, then the news that its client has gone."""
     if store_away:
@@ -153,7 +185,7 @@ async def test_sync_whose_client_leaves(
     async def send(message: Any) -> None:
         pass
 
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"idempotency-key", key.encode())]
     scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/videos/sync", "raw_path": b"",
         "query_string": b"", "headers": headers, "scheme": "http", "server": ("localhost", 80), "client": ("a", 1),
@@ -167,7 +199,8 @@ async def test_sync_whose_client_leaves(
         await serving
     state = await broker.get(found[0][0].id)
     assert state is not None
-    assert state[1].error == {"code": "cancelled", "message": "The job was cancelled."}
+    # With a key it may come again for its video.
+    assert state[1].error == (None if key else {"code": "cancelled", "message": "The job was cancelled."})
 
 
 async def test_plan(client: httpx.AsyncClient, data_url: str) -> None:

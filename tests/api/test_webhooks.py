@@ -99,7 +99,7 @@ async def end(broker: Broker, job: Job, failed: bool = False) -> None:
         await broker.finish(job.id, claim.fence, {}, {})
 
 
-async def until(holds: Callable[[], bool], what: str, seconds: float = 8.0) -> None:
+async def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, what

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from safetensors.torch import load_file
 
 from videoserve.demo.recipe import pack, processes
 from videoserve.demo.recipe.bank import Bank, build
@@ -98,3 +99,20 @@ def test_a_bank_holds_its_split_and_a_reservoir_normalised_latents(bank: Bank, t
     again = Reservoir(vae, bank, random.Random(0))
     again.load(tmp_path / "clips.pt")
     torch.testing.assert_close(again.clips[(32, 48)][1][0], store.clips[(32, 48)][1][0])
+
+
+@pytest.mark.parametrize("name", ["swirl", "sepia-fade"])
+def test_an_adapter_is_trained_and_written_as_diffusers_writes_one(
+    name: str, bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapters = pytest.importorskip("videoserve.demo.recipe.adapters", reason="peft, of the dev extra, trains them.")
+    pictures = tmp_path / "pictures"
+    (pictures / "train.pt").write_bytes((pictures / "held-out.pt").read_bytes())
+    monkeypatch.setattr(adapters, "SIDES", (32, 32, 48))
+    monkeypatch.setattr(adapters, "CHECK_CLIPS", 1)
+    monkeypatch.setattr(sys, "argv", ["adapters", f"--work={tmp_path}", f"--name={name}", "--minutes=.02", "--clips=3"])
+    adapters.main()
+    tensors = load_file(tmp_path / "adapters" / f"{name}.safetensors")
+    shipped = load_file(SHIPPED.parent / "loras" / f"{name}.safetensors")
+    assert {key: tensor.shape for key, tensor in tensors.items()} == {k: each.shape for k, each in shipped.items()}
+    assert all(tensor.any() for key, tensor in tensors.items() if "lora_B" in key)

@@ -79,7 +79,7 @@ def test_every_package_is_copied() -> None:
     assert set(re.findall(r'"(\w+)"', where)) | {"videoserve"} <= copied
 
 
-@pytest.mark.parametrize(("target", "extras"), [("cpu", "[s3]"), ("cuda", "[gpu,s3]")])
+@pytest.mark.parametrize(("target", "extras"), [("cpu", "[s3,text]"), ("cuda", "[gpu,s3,text]")])
 def test_images_can_keep_files_in_a_bucket(target: str, extras: str) -> None:
     (install,) = [rest for _, rest in stage(f"{target}-packages") if "/wheels/*.whl" in rest]
     assert install.endswith(f'"$(echo /wheels/*.whl){extras}"')
@@ -108,16 +108,18 @@ def test_unknown_command_would_be_noticed() -> None:
             parses(wrong)
 
 
-def test_settings_of_the_services_exist_and_share_redis_and_files() -> None:
+def test_settings_of_the_services_exist_and_share_redis_files_and_adapters() -> None:
     services = COMPOSE["services"]
     for service in (services["api"], services["worker"]):
         names = {name.removeprefix(PREFIX).lower(): value for name, value in service["environment"].items()}
         assert Settings(**names).redis_url == "redis://redis:6379/0"
-        assert service["volumes"] == ["files:/data/files"]
+        assert service["volumes"] == ["files:/data/files", "adapters:/data/adapters", "cache:/data/cache"]
+        # Each container has a /dev/shm of its own, and all of them are one node.
+        assert Settings(**names).cache_memory_gb == 0
     assert services["api"]["deploy"]["replicas"] == 2
     assert services["redis"]["command"][1:5] == ["--appendonly", "yes", "--appendfsync", "always"]
     assert "ports" not in services["redis"]
-    assert set(COMPOSE["volumes"]) == {"redis", "files"}
+    assert set(COMPOSE["volumes"]) == {"redis", "files", "adapters", "cache"}
 
 
 def test_replicas_need_a_key() -> None:

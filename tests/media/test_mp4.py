@@ -1,6 +1,9 @@
 """What players and browsers look at in an mp4, read back from the file."""
 
+import os
 import struct
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from videoserve.media.mp4 import read_frames, write_mp4
 
@@ -146,6 +150,32 @@ def test_equal_frames_give_equal_bytes(tmp_path: Path) -> None:
     assert paths[0].read_bytes() == paths[1].read_bytes() == paths[2].read_bytes()
     write_mp4(frames[:, ::-1], 16, 18, paths[1])
     assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
+ENCODE = """
+import sys
+from pathlib import Path
+import numpy as np
+from videoserve.media.mp4 import write_mp4
+write_mp4(np.load(sys.argv[1]), 8, 18, Path(sys.argv[2]))
+"""
+
+
+def test_equal_frames_give_equal_bytes_whatever_memory_held_before(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    coarse = Image.fromarray(draw.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+    picture = np.asarray(coarse.resize((160, 96), Image.Resampling.BICUBIC)).astype(int)
+    moving = np.stack([np.roll(picture, (-4 * index, 2 * index), (0, 1)) for index in range(17)])
+    np.save(tmp_path / "frames.npy", np.clip(moving + draw.integers(-20, 21, moving.shape), 0, 255).astype(np.uint8))
+    found = set()
+    for filling in (1, 77, 200):
+        # glibc fills what it hands out with this.
+        filled = os.environ | {"MALLOC_PERTURB_": str(filling)}
+        subprocess.run(
+            [sys.executable, "-c", ENCODE, tmp_path / "frames.npy", tmp_path / "a.mp4"], env=filled, check=True
+        )
+        found.add((tmp_path / "a.mp4").read_bytes())
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("width", "height"), [(33, 32), (32, 33), (35, 17)])

@@ -162,6 +162,8 @@ def test_contradictory_lengths_are_refused(card: ModelCard) -> None:
         planned(card, num_frames=81, seconds=4.0, fps=8)
     with pytest.raises(InvalidField, match="at most 10001"):
         planned(card, seconds=3000.0)
+    with pytest.raises(InvalidField, match="81 frames at 8100 fps; at most 240 fps"):
+        planned(card, num_frames=81, seconds=0.01)
 
 
 def test_guidance_and_negative_prompt(card: ModelCard) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,19 +23,19 @@ from videoserve.supervisor.folder import FolderInUse, FolderLock
 from videoserve.supervisor.listen import CannotListen, listen, url_of
 from videoserve.supervisor.process import Process, ProcessRefused
 from videoserve.supervisor.redis_keeper import RedisKeeper, running_url
-from videoserve.supervisor.supervisor import CannotServe, Supervisor, threads_each
+from videoserve.supervisor.supervisor import CannotServe, Supervisor, chats_of, threads_each
 
 pytestmark = pytest.mark.anyio
 
 SLEEPS = "import time; time.sleep(600)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def child(code: str) -> Process:
     return Process("child", (sys.executable, "-c", code), dict(os.environ))
 
 
-async def until(reached: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(reached: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not reached():
             await asyncio.sleep(0.01)
@@ -44,6 +45,11 @@ def alive(pid: int) -> bool:
     with suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     return False
+
+
+def ignores_sigterm(pid: int | None) -> bool:
+    (mask,) = re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(mask, 16) & 1 << signal.SIGTERM - 1)
 
 
 async def test_a_killed_child_is_started_again() -> None:
@@ -91,12 +97,11 @@ async def test_a_child_deaf_to_sigterm_is_killed_after_its_grace() -> None:
     process = child(DEAF)
     keeping = asyncio.create_task(process.keep())
     await until(lambda: process.pid is not None)
-    # Until it has told Python to ignore the signal.
-    await asyncio.sleep(0.5)
+    await until(lambda: ignores_sigterm(process.pid))
     began = time.monotonic()
     await process.stop(grace_s=0.3)
     await keeping
-    assert 0.25 < time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
 
 
 async def test_stop_ends_the_pause_before_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +136,7 @@ asyncio.run(main())
         assert len(pids) == 2
         assert all(alive(pid) for pid in pids)
         parent.kill()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while any(alive(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(alive(pid) for pid in pids)
@@ -227,6 +232,15 @@ def test_workers_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_each(Settings(data=tmp_path, workers=2, threads=5)) == 5
 
 
+def test_a_server_without_a_chat_model_has_no_chat_workers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert chats_of(Settings(data=tmp_path, chat_model="none", chat_workers=2)) == 0
+    assert "Chat is off: chat_model is none." in caplog.messages
+    assert chats_of(Settings(data=tmp_path, chat_model=str(tmp_path), chat_workers=2)) == 2
+    with pytest.raises(ValueError, match="There is no chat model 'nowhere'"):
+        chats_of(Settings(data=tmp_path, chat_model="nowhere"))
+
+
 async def test_a_folder_of_another_redis_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each would sweep away what the other's jobs need."""
     data = tmp_path / "data"
@@ -235,7 +249,7 @@ async def test_a_folder_of_another_redis_is_refused(tmp_path: Path, caplog: pyte
     with EmbeddedRedis(tmp_path / "redis") as redis:
         with Redis.from_url(redis.url) as client:
             client.config_set("appendfsync", "everysec")
-        ours = Settings(data=data, port=0, workers=0, redis_url=redis.url)
+        ours = Settings(data=data, port=0, workers=0, chat_model="none", redis_url=redis.url)
         first = Supervisor(ours)
         running = asyncio.create_task(first.run())
         await until(lambda: bool(first._apis and first._apis[0].pid))
@@ -258,7 +272,7 @@ async def test_servers_with_a_redis_of_their_own_elsewhere_share_a_folder(tmp_pa
     (tmp_path / "redis").mkdir()
     keeper.start()
     try:
-        settings = Settings(data=tmp_path / "data", port=0, workers=0, redis_url=keeper.url)
+        settings = Settings(data=tmp_path / "data", port=0, workers=0, chat_model="none", redis_url=keeper.url)
         replicas = [Supervisor(settings), Supervisor(settings)]
         runs = [asyncio.create_task(replica.run()) for replica in replicas]
         await until(lambda: all(replica._apis and replica._apis[0].pid for replica in replicas))

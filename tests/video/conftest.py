@@ -3,20 +3,24 @@
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from videoserve.config import Settings
 from videoserve.planning.card import ModelCard
 from videoserve.planning.plan import plan_video
 from videoserve.storage.files import FileStore
+from videoserve.storage.open_cache import GIB
 from videoserve.types import Event, Job, VideoRequest
+from videoserve.video.denoise import finished
 from videoserve.video.engine import VideoEngine
+from videoserve_cache.tiers import Limits, SharedCache
 
 WIDTH, HEIGHT = 48, 32
 EULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0}
@@ -42,12 +46,25 @@ class Studio:
             engine.cancel(run.id)
         return engine
 
+    def settings(self, **settings: Any) -> Settings:
+        return Settings(**({"data": self.data} | settings))
+
     def engine(self, **settings: Any) -> VideoEngine:
         """A loaded engine; jobs go alone and nothing is measured unless `batch` says otherwise."""
         chosen = {"batch": 1, "device": "cpu", "checkpoint_steps": 0, "preview_steps": 0, **settings}
-        engine = VideoEngine(Settings(data=self.data, **chosen), self.files, self.directory)
+        engine = VideoEngine(self.settings(**chosen), self.files, self.directory)
         engine.load()
         return engine
+
+    def latents(self, engine: VideoEngine, job: Job) -> Tensor:
+        """The last latents of a job, [1, C, F, H, W]; cancels it."""
+        engine.admit(job, None)
+        (run,) = list(engine._schedule)
+        while run.stage in ("encode", "denoise"):
+            engine.step(lambda event: None)
+        found = finished(run)
+        engine.cancel(job.id)
+        return found
 
     def picture(self, pixels: np.ndarray[Any, Any] | int = 0) -> str:
         """Stores a picture, from pixels or from a seed, and returns its digest."""
@@ -165,3 +182,21 @@ def demo_studio(demo_model_dir: Path, tmp_path: Path) -> Studio:
 def tiny_studio(studio: Callable[..., Studio]) -> Studio:
     """The 2.2 TI2V layout, the cheapest."""
     return studio()
+
+
+@pytest.fixture
+def open_cache(redis_url: str, tmp_path: Path) -> Iterator[Callable[..., SharedCache]]:
+    """open_cache(node="n", **limits) -> a SharedCache of a node of its own folder; closed with the test."""
+    opened = []
+
+    def open_one(node: str = "n", **limits: Any) -> SharedCache:
+        shared_memory = tmp_path / "shm"
+        shared_memory.mkdir(exist_ok=True)
+        chosen = Limits(memory_bytes=GIB, disk_bytes=GIB, shared_memory=shared_memory, patience_s=5.0, **limits)
+        cache = SharedCache.open(redis_url, tmp_path / node, node=node, limits=chosen, secret=b"s", address=None)
+        opened.append(cache)
+        return cache
+
+    yield open_one
+    for cache in opened:
+        cache.close()

@@ -57,7 +57,7 @@ def chosen(world: Any, data: Path, directory: Path, jobs: list[Job], again: bool
 def test_one_rank_shows_its_plan_and_measures_no_links(tiny_studio: Any) -> None:
     engine = tiny_studio.shared()
     alone = {"plan": "one", "step_s": None, "measured_s": None}
-    assert engine.shown == {"plans": {"guided": alone, "plain": alone}}
+    assert engine.shown["plans"] == {"guided": alone, "plain": alone}
     assert not (tiny_studio.data / "calibrations").exists()
 
 

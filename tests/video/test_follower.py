@@ -11,6 +11,7 @@ import torch
 from videoserve.video import follower
 from videoserve.video.follower import Follower
 from videoserve.video.load import Model
+from videoserve_cache.steps.store import Budget
 from videoserve_kernels.comm.channel import Channel
 from videoserve_kernels.comm.plan import ParallelPlan
 
@@ -45,7 +46,7 @@ class Failed(RuntimeError):
 
 def serve(script: Script) -> None:
     model = SimpleNamespace(config="m", device=torch.device("cpu"))
-    Follower(cast(Model, model), cast(Channel, script)).serve()
+    Follower(cast(Model, model), cast(Channel, script), Budget(0)).serve()
 
 
 def test_what_failed_is_let_go_before_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ import torch
 from videoserve.planning.layout import UnknownLayoutError
 from videoserve.video import digest
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
-from videoserve.video.environment import DeviceUnavailableError, describe, pick_device, pick_dtype
+from videoserve.video.environment import describe
 from videoserve.video.leader import Leader
 from videoserve.video.load import Components, IncompleteModelError, load_components
+from videoserve_kernels.device import DeviceUnavailableError, pick_device, pick_dtype
 
 CPU = torch.device("cpu")
 

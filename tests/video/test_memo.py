@@ -53,7 +53,7 @@ def test_a_second_worker_neither_generates_nor_fits_again_unless_something_diffe
     assert (second.costs(), second._limits) == (first.costs(), first._limits)
     assert first.costs()
     for name in ("first", "later"):
-        assert torch.equal(getattr(second._stages._preview, name), getattr(first._stages._preview, name))
+        assert torch.equal(getattr(second._steps._preview, name), getattr(first._steps._preview, name))
     own_studio.engine(batch=2)
     assert generated == [1, 2]
     monkeypatch.setattr(Preview, "fit", fit)

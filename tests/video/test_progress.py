@@ -31,6 +31,8 @@ def test_other_shapes_are_in_proportion(tiny_studio: Any) -> None:
     scaled = costs.of(plan)
     assert scaled is not None
     assert scaled["step"] == pytest.approx(9 / 5 * 2)
+    # Only steps have two branches.
+    assert [scaled[stage] for stage in ("encode", "decode", "write")] == pytest.approx([9 / 5] * 3)
 
 
 def test_the_nearest_shape_is_the_one_of_the_nearest_ratio(tiny_studio: Any) -> None:

@@ -1,6 +1,7 @@
 """Wan's forward on a mesh equals the forward on one rank, whatever the plan, and sends what the formulas say."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -13,10 +14,12 @@ from tests.ranks import World
 from videoserve.video.families.context import TextContext
 from videoserve.video.families.shard import timestep_runs
 from videoserve.video.families.wan import WanTransformer
+from videoserve_kernels.comm.counters import Traffic
 from videoserve_kernels.comm.gather import branch_rows
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
-from videoserve_kernels.comm.volume import Forward, Layer, forward_sent
+from videoserve_kernels.comm.split import split
+from videoserve_kernels.comm.volume import Layer, messages, sent
 
 RanksOf = Callable[[int], Callable[..., list[Any]]]
 Grid = tuple[int, int, int]
@@ -33,6 +36,37 @@ PLANS = {
     4: ("u4", "r4", "u2-r2", "u2-r2-g2", "cfg2-u2", "cfg2-u2-g2", "cfg2-r2"),
     8: ("u8", "r8", "u2-r4-g2", "u4-r2", "cfg2-u4", "cfg2-r4", "cfg2-u2-r2-g2", "cfg2-u2-r2-g2-atonce"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """A step's forward: `layers` of `layer`, whose batch is the jobs, `branches` of each, and the result of a token.
+
+    `result_bytes` is what a token of the velocity takes, in one row.
+    """
+
+    layer: Layer
+    layers: int
+    branches: int
+    result_bytes: int
+
+
+def forward_sent(forward: Forward, plan: ParallelPlan, rank: int) -> Traffic:
+    """What a rank sends in a whole forward: its self-attentions, its shard of the result and its branch of it.
+
+    The branches that a rank computes share the first self-attention. Cross-attention sends nothing.
+    """
+    _, ring, ulysses, _ = plan.coordinates(rank)
+    place = ring * plan.ulysses + ulysses
+    layer, places = forward.layer, plan.ring * plan.ulysses
+    rows = layer.batch * forward.branches // plan.cfg
+    total = sent(layer, plan, place)
+    later = sent(replace(layer, batch=rows), plan, place)
+    for _ in range(forward.layers - 1):
+        total += later
+    mine = split(layer.length, places)[place]
+    total += messages([mine] * (places - 1), rows * forward.result_bytes)
+    return total + messages([layer.length] * (plan.cfg - 1), rows * forward.result_bytes)
 
 
 class Case:

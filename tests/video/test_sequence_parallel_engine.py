@@ -200,9 +200,10 @@ def lost(world: Any, own: Settings, directory: Path, job: Job, number: int) -> A
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_rank_breaks_the_engine_and_fails_no_job(fresh_ranks: RanksOf, tiny_studio: Any, number: int) -> None:
     ranks = fresh_ranks(2)
-    own = settings(tiny_studio.data, 2, "u2", collective_timeout_s=LIMIT_S)
+    # Death shows at once, without the time limit; standing still at the time limit, and once more to ask the others.
+    limit_s = 90.0 if number == signal.SIGKILL else LIMIT_S
+    own = settings(tiny_studio.data, 2, "u2", collective_timeout_s=limit_s)
     ranks.start(lost, own, tiny_studio.directory, tiny_studio.job(), number)
     message, seconds = ranks.answers([0])[0]
     assert message
-    # Death at once; standing still at the time limit, and once more to ask the others.
-    assert seconds < (2.5 if number == signal.SIGKILL else 4 * LIMIT_S + 8)
+    assert seconds < 60.0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from videoserve.video.solver import SolverKind, UnusableSolverError
+from videoserve.video.solver import STARTED, Solver, SolverKind, UnusableSolverError
 
 # diffusers' DPM++ converts tensors in a way that numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -60,6 +60,34 @@ def test_a_snapshot_is_not_touched_by_further_steps(name: str) -> None:
     for mover in (solver, restored):
         mover.step(velocity(latents, mover.timestep), latents)
     assert all(torch.equal(before[key], tensor) for key, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_solvers_that_begin_alike_do_not_notice_each_other(name: str) -> None:
+    latents = torch.randn((1, 4, 2, 3, 3), generator=torch.Generator().manual_seed(0))
+
+    def ended(solver: Solver) -> Tensor:
+        mine = latents
+        while solver.index < solver.total:
+            mine = solver.step(velocity(mine, solver.timestep), mine)
+        return mine
+
+    shared = kind(name)
+    first = shared.start(STEPS, flow_shift=None, device=CPU)
+    first.step(velocity(latents, first.timestep), latents)
+    later = shared.start(STEPS, flow_shift=None, device=CPU, begin=2)
+    assert (first.index, later.index) == (1, 2)
+    alone = ended(kind(name).start(STEPS, flow_shift=None, device=CPU))
+    assert torch.equal(ended(shared.start(STEPS, flow_shift=None, device=CPU)), alone)
+    assert torch.equal(ended(later), ended(kind(name).start(STEPS, flow_shift=None, device=CPU, begin=2)))
+
+
+def test_what_is_kept_of_starts_is_bounded() -> None:
+    shared = kind("UniPCMultistepScheduler")
+    for steps in range(2, 4 + STARTED):
+        shared.start(steps, flow_shift=None, device=CPU)
+    assert len(shared.started) == STARTED
+    assert (STARTED + 3, None, CPU) in shared.started
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from videoserve.background import Background
 from videoserve.broker import Broker, Claim
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Event, Job, Output
 from videoserve.worker.forward import Ending, Forwarder
+from videoserve.worker.teller import Teller
 
 pytestmark = pytest.mark.anyio
 VIDEO = b"the same bytes"
@@ -34,7 +36,7 @@ class Twin:
 
     async def end(self) -> None:
         outputs = {"video": {"sha256": self.video, "bytes": len(VIDEO), "media_type": "video/mp4"}}
-        forwarder = Forwarder(self.broker, self.files, self.claim)
+        forwarder = Forwarder(self.broker, self.files, self.claim, Teller(self.broker, Background()))
         forwarder.add(Event(job_id=self.id, kind="done", data={"outputs": outputs, "receipt": {}}))
         assert await forwarder.run() is Ending.REPORTED
 

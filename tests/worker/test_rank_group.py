@@ -76,10 +76,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
 @pytest.fixture(scope="module")
 def make_group(redis: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Group]]:
     groups: list[Group] = []
+    # One Redis has its files in one place.
+    files = tmp_path_factory.mktemp("files")
 
     def make(**settings: object) -> Group:
         data = tmp_path_factory.mktemp("group") / "data"
         data.mkdir()
+        (data / "files").symlink_to(files)
         groups.append(Group(data, redis.url, **settings))
         return groups[-1]
 

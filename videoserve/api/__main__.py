@@ -21,6 +21,7 @@ from videoserve.api.poll_protocol import PollProtocol
 from videoserve.broker import Broker
 from videoserve.config import EXIT_REFUSED, Settings, load_settings
 from videoserve.logs import start_logs
+from videoserve.storage.open_cache import open_cache
 from videoserve.storage.open_files import open_files
 
 log = logging.getLogger("videoserve.api")
@@ -33,15 +34,18 @@ async def serve(settings: Settings, listener: socket.socket | None) -> None:
     """Serves until SIGTERM or SIGINT. Raises ValueError, a sentence, for settings that cannot be used."""
     if settings.redis_url is None:
         raise ValueError("An API process needs its server's Redis: set VIDEOSERVE_REDIS_URL.")
+    cache = open_cache(settings, serves=True)
     broker = Broker.from_settings(settings)
     try:
-        app = create_app(settings, broker, open_files(settings))
+        app = create_app(settings, broker, open_files(settings), cache)
         server = _Server(_config(app, settings))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
         await server.serve(None if listener is None else [listener])
     finally:
         await broker.close()
+        if cache is not None:
+            cache.close()
 
 
 class _Server(uvicorn.Server):

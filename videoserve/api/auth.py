@@ -56,7 +56,7 @@ class Authenticator:
         self._table = table
         self._records: Mapping[str, dict[str, Any]] = {}
         self._read_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
 
     async def caller(self, request: Request) -> Caller:
         """Raises ServeError 401 without a valid key where keys exist, 403 for a web page of another site."""
@@ -113,24 +113,34 @@ class Authenticator:
         return Caller(tenant=LOCAL_TENANT, key=LOCAL_TENANT, scopes=frozenset(SCOPES), limits=limits)
 
     async def _known(self, fresh_s: float) -> Mapping[str, dict[str, Any]]:
-        async with self._reading:
-            if time.monotonic() - self._read_at > fresh_s:
-                self._records = await self._table.keys()
-                self._read_at = time.monotonic()
-            return self._records
+        if time.monotonic() - self._read_at > fresh_s:
+            # One read for all who wait, and its failure is everybody's: one after the other they would each wait for a
+            # store that is away as long as all before them together.
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read())
+            # Whoever leaves takes the reading from nobody.
+            await asyncio.shield(self._reading)
+        return self._records
+
+    async def _read(self) -> None:
+        try:
+            self._records = await self._table.keys()
+            self._read_at = time.monotonic()
+        finally:
+            self._reading = None
 
 
-def require(scope: str) -> Callable[[Request], Awaitable[Caller]]:
-    """A FastAPI dependency: the Caller, who has `scope`. ServeError 401 without a valid key, 403 without the scope."""
-    assert scope in SCOPES, scope
+def require(*scopes: str) -> Callable[[Request], Awaitable[Caller]]:
+    """A FastAPI dependency: the Caller, who has one of `scopes`. ServeError 401 without a valid key, 403 without."""
+    assert set(scopes) <= set(SCOPES), scopes
 
     async def dependency(request: Request) -> Caller:
         auth: Authenticator = request.app.state.auth
         caller = await auth.caller(request)
-        if scope not in caller.scopes:
+        if caller.scopes.isdisjoint(scopes):
             has = ", ".join(sorted(caller.scopes)) or "none"
             raise ServeError(
-                f"The API key {caller.key!r} has the scopes {has}; this call needs {scope}.",
+                f"The API key {caller.key!r} has the scopes {has}; this call needs {' or '.join(scopes)}.",
                 status=403,
                 code="missing_scope",
             )

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from videoserve.api.describe import failures
+from videoserve.api.describe import failures, headers_of
 from videoserve.api.lookup import Generate, find, not_ready
 from videoserve.api.ranges import ByteRange, parse_ranges
 from videoserve.api.service import Served
@@ -36,7 +36,16 @@ class RangeNotSatisfiable(ServeError):
 
 
 @router.head("/v1/videos/{video_id}/content", include_in_schema=False)
-@router.get("/v1/videos/{video_id}/content", response_class=Response, responses=ANSWERS | failures(404, 409, 416))
+@router.get(
+    "/v1/videos/{video_id}/content",
+    response_class=Response,
+    responses=ANSWERS | failures(404, 409, 416),
+    openapi_extra=headers_of(
+        Range="Bytes of the file, as in RFC 9110.",
+        If_Range="The ETag for which the Range holds; with another one the whole file is the answer.",
+        If_None_Match="ETags that the client has; 304 where one of them is the file's.",
+    ),
+)
 async def content(
     video_id: str, request: Request, caller: Generate, service: Served, variant: Variant = "video"
 ) -> Response:

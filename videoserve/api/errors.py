@@ -1,7 +1,7 @@
 """Every failure as the same JSON: {"error": {message, type, param, code}}; never a server path or a stack trace."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from videoserve.errors import InvalidField, ServeError
+from videoserve.errors import BadAdapter, InvalidField, ServeError
 from videoserve.nearest import nearest
 from videoserve.planning.limits import LIMITS
 
@@ -18,6 +18,10 @@ log = logging.getLogger("videoserve.api")
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 SHOWN = 80
+# Fields that are often called otherwise, or looked for beside the one that they are part of.
+MEANT = {"image": "input_reference", "weight": "scale", "verify": "cache"}
+# Of a file whose every key is at fault; the message says how many there are.
+KEYS_SHOWN = 1000
 
 
 def answer(error: ServeError) -> JSONResponse:
@@ -37,7 +41,10 @@ def answer(error: ServeError) -> JSONResponse:
 
 def content(error: ServeError) -> dict[str, Any]:
     kind = TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    told: dict[str, Any] = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    if isinstance(error, BadAdapter):
+        told["keys"] = list(error.keys[:KEYS_SHOWN])
+    return {"error": told}
 
 
 def invalid(error: ValidationError, fields: Mapping[str, Any]) -> ServeError:
@@ -105,10 +112,19 @@ def _complaint(error: Mapping[str, Any], prefixes: Sequence[str], fields: Mappin
 
 def unknown_field(name: str, known: Mapping[str, Any]) -> ServeError:
     """422 for a field that does not exist; `known` has the names of those that do as its keys."""
-    message = f"There is no field {_shown(name)}; the nearest one is {nearest(name, known)}."
+    meant = MEANT.get(name.rpartition(".")[2], "")
+    instead = meant if meant in known or (meant and "." in name) else nearest(name, known)
+    message = f"There is no field {_shown(name)}; the nearest one is {instead}."
     return ServeError(message, status=422, code="unknown_field", param=name[:SHOWN])
 
 
+def unknown_parameter(name: str, known: Collection[str]) -> ServeError:
+    """422 for a query parameter that the called route does not have; `known` are those it has."""
+    instead = f"the nearest one is {nearest(name, known)}" if known else "this call has none"
+    message = f"There is no query parameter {_shown(name)}; {instead}."
+    return ServeError(message, status=422, code="unknown_parameter", param=name[:SHOWN])
+
+
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) and value.startswith("/") else repr(value)
+    text = value if isinstance(value, str) and value.startswith("/") else "null" if value is None else repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from videoserve.api.describe import failures
+from videoserve.api.describe import failures, headers_of
 from videoserve.api.lookup import Generate, find
 from videoserve.api.service import Served
 from videoserve.errors import InvalidField
@@ -25,6 +25,7 @@ router = APIRouter(tags=["videos"])
 @router.get(
     "/v1/videos/{video_id}/events",
     response_class=Response,
+    openapi_extra=headers_of(Last_Event_ID="The number of the last event that was read: those after it follow."),
     responses=failures(404) | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def events(

@@ -40,6 +40,19 @@ async def read_fields(request: Request, settings: Settings) -> dict[str, Any]:
     return await asyncio.to_thread(parse_form, body, content_type)
 
 
+async def read_json(request: Request, settings: Settings) -> dict[str, Any]:
+    """The fields of a body that can only be JSON. Raises as `read_fields` does."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ServeError(
+            f"The Content-Type is {kind[:80]!r}; it must be application/json.",
+            status=415,
+            code="unsupported_media_type",
+        )
+    body = await read_body(request, limit=settings.body_limit, silence_s=settings.read_timeout_s)
+    return await asyncio.to_thread(parse_json, body)
+
+
 def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object. Raises ServeError 400 for anything else; NaN and halves of surrogate pairs are no JSON."""
     try:

@@ -18,7 +18,8 @@ Generate = Annotated[Caller, Depends(require("generate"))]
 async def find(service: Service, video_id: str, caller: Caller) -> tuple[Job, JobState]:
     """Raises NotFound for a video that is not there or another client's."""
     found = await service.broker.get(video_id, caller.tenant)
-    if found is None:
+    # Chats have ids as well, and no Video.
+    if found is None or found[0].kind != "video":
         raise missing(video_id)
     return found
 

@@ -37,7 +37,7 @@ def parse_multipart(body: bytes, content_type: str) -> list[tuple[str, str | Upl
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
-        raise _broken("its Content-Type has no boundary")
+        raise broken("its Content-Type has no boundary")
     parts: list[_Part] = []
     reader = _Reader(parts)
     try:
@@ -45,9 +45,9 @@ def parse_multipart(body: bytes, content_type: str) -> list[tuple[str, str | Upl
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
-        raise _broken(str(error).rstrip(".")) from None
+        raise broken(str(error).rstrip(".")) from None
     if not reader.ended:
-        raise _broken("it ends before its last boundary")
+        raise broken("it ends before its last boundary")
     return [_value(part) for part in parts]
 
 
@@ -88,7 +88,7 @@ def _value(part: _Part) -> tuple[str, str | Upload]:
     _, options = parse_options_header(part.headers.get(b"content-disposition", b""))
     name = options.get(b"name")
     if name is None:
-        raise _broken("a part has no name")
+        raise broken("a part has no name")
     kind = part.headers.get(b"content-type", b"text/plain").lower()
     data = b"".join(part.data)
     # A part without a file name and of no other type may still be a file, when it is no text.
@@ -103,5 +103,5 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def _broken(why: str) -> ServeError:
+def broken(why: str) -> ServeError:
     return ServeError(f"The body is not a multipart form that can be read: {why}.", code="invalid_form")

@@ -1,24 +1,26 @@
 """Operations: is it up, is it ready, what runs where, what does it count."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from videoserve.api.auth import Caller, require
+from videoserve.api.cache_metrics import families
 from videoserve.api.describe import failures
 from videoserve.api.head import ReadRoute
 from videoserve.api.measure import api_info, api_process_id
-from videoserve.api.service import Served
+from videoserve.api.service import Served, Service
 from videoserve.errors import ServeError
 from videoserve.metrics import page
-from videoserve.planning.card import resolve_model
+from videoserve_cache.tiers import Away
 
-Kind = Literal["video"]
-KINDS: Final[tuple[Kind, ...]] = ("video",)
+Kind = Literal["video", "chat"]
+KINDS: Final[tuple[Kind, ...]] = ("video", "chat")
 # What a worker tells about itself beyond what /v1/workers shows.
 UNSHOWN: Final = ("metrics", "process")
 
@@ -54,7 +56,9 @@ async def metrics(request: Request, service: Served, caller: Annotated[Caller, D
     # This process knows its own better than its last heartbeat does.
     snapshots[api_process_id()] = api_info(state.meter, state.started_at)
     depths = {kind: await broker.depth(kind) for kind in KINDS}
-    text = page(snapshots, [*_queue_gauges(depths), _worker_gauge(snapshots)])
+    twins = {kind: await broker.twins(kind) for kind in KINDS}
+    gauges = [*_queue_gauges(depths), *_twin_families(twins), _worker_gauge(snapshots), *await _cache_families(service)]
+    text = page(snapshots, gauges)
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -77,12 +81,14 @@ async def plans(service: Served, caller: Annotated[Caller, Depends(require("gene
     return {"object": "list", "data": [{"object": "worker.plan"} | plan for plan in shown]}
 
 
-@router.get("/v1/models", responses=failures())
-async def models(service: Served, caller: Annotated[Caller, Depends(require("generate"))]) -> dict[str, Any]:
-    """The models that requests may name, as OpenAI's clients list them."""
-    created = int((resolve_model(service.settings.model) / "model_index.json").stat().st_mtime)
-    model = {"id": service.card.name, "object": "model", "created": created, "owned_by": "videoserve"}
-    return {"object": "list", "data": [model]}
+async def _cache_families(service: Service) -> list[Metric]:
+    """None where nothing is kept, and while the index is away: what it counted is told later."""
+    if service.cache is None:
+        return []
+    try:
+        return list(families(await asyncio.to_thread(service.cache.stats)))
+    except Away:
+        return []
 
 
 def _queue_gauges(depths: dict[Kind, dict[str, int]]) -> Iterator[Metric]:
@@ -94,6 +100,18 @@ def _queue_gauges(depths: dict[Kind, dict[str, int]]) -> Iterator[Metric]:
     yield from (queued, running)
     outbox = max((depth["webhooks"] for depth in depths.values()), default=0)
     yield GaugeMetricFamily("videoserve_webhooks_pending", "Webhook deliveries not yet settled.", value=outbox)
+
+
+def _twin_families(twins: dict[Kind, dict[str, int]]) -> Iterator[Metric]:
+    about = "Jobs that wait for another one's video, which is the same; they are not among those queued."
+    waiting = GaugeMetricFamily("videoserve_jobs_following", about, labels=["kind"])
+    answered = CounterMetricFamily(
+        "videoserve_jobs_answered", "Jobs that got the video they waited for.", labels=["kind"]
+    )
+    for kind, counts in twins.items():
+        waiting.add_metric([kind], counts["waiting"])
+        answered.add_metric([kind], counts["answered"])
+    yield from (waiting, answered)
 
 
 def _worker_gauge(snapshots: dict[str, dict[str, Any]]) -> Metric:

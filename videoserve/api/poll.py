@@ -31,6 +31,8 @@ REMEMBERED: Final = 4096
 # The headers of a GET that say who calls; the same ones are not looked at again for a moment.
 IDENTITY: Final = (b"host", b"authorization")
 CALLER_FRESH_S: Final = 0.5
+# Bytes of them that are remembered at most.
+IDENTITY_BYTES: Final = 2048
 # The ASGI extension that holds a request's bytes as they came.
 AS_IT_CAME: Final = "videoserve.request"
 
@@ -55,13 +57,23 @@ class PollingApp(FastAPI):
     polls: "Polls"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"].startswith(PREFIX):
+        if _may_be_poll(scope):
             video_id = scope["path"][len(PREFIX) :]
             if video_id and "/" not in video_id:
                 scope["app"] = self
                 await self.polls.answer(video_id, scope, receive, send)
                 return
         await super().__call__(scope, receive, send)
+
+
+def _may_be_poll(scope: Scope) -> bool:
+    # A query has no meaning here; the router refuses it in the same words as everywhere.
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and scope["path"].startswith(PREFIX)
+        and not scope["query_string"]
+    )
 
 
 class Polls:
@@ -139,13 +151,14 @@ class Polls:
             raise
         if len(self._callers) > REMEMBERED:
             self._callers.clear()
-        self._callers[identity] = (caller, now + CALLER_FRESH_S)
+        if sum(len(value) for _, value in identity) <= IDENTITY_BYTES:
+            self._callers[identity] = (caller, now + CALLER_FRESH_S)
         return caller
 
     async def _render(self, video_id: str, caller: Caller) -> Rendered:
         """Raises NotFound for a video that is not there or another client's."""
         found = await self._service.broker.glance(video_id, caller.tenant)
-        if found is None:
+        if found is None or found[0].kind != "video":
             raise missing(video_id)
         job, state = found
         costs = await self._service.costs()

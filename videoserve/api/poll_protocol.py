@@ -15,6 +15,10 @@ from videoserve.api.poll import AS_IT_CAME, PREFIX, Polls
 
 POLL: Final = b"GET " + PREFIX.encode()
 END: Final = b"\r\n\r\n"
+# A request with one of these has a body, or may have: what comes after its head is not the next request.
+FRAMING: Final = (b"content-length", b"transfer-encoding")
+# Bytes of a request that is remembered at most. Browsers and client libraries send less than one kilobyte.
+SHORT: Final = 2048
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -34,7 +38,7 @@ class PollProtocol(HttpToolsProtocol):
         self._polled_at = float("-inf")
 
     def data_received(self, data: bytes) -> None:
-        if self._between and data.startswith(POLL) and data.find(END) == len(data) - len(END):
+        if self._between and len(data) <= SHORT and data.startswith(POLL) and data.find(END) == len(data) - len(END):
             body = self._polls.again(data) if self._idle() else None
             if body is not None:
                 self._answer(body)
@@ -49,13 +53,16 @@ class PollProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         # Only from clients that keep the connection: to others the answer is another one.
-        if self._whole is not None and self.parser.should_keep_alive():
+        if self._whole is not None and self.parser.should_keep_alive() and not self._has_body():
             self.scope["extensions"] = {AS_IT_CAME: {"bytes": self._whole}}
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._between = True
         super().on_message_complete()
+
+    def _has_body(self) -> bool:
+        return any(name in FRAMING for name, _ in self.headers)
 
     def _idle(self) -> bool:
         """Whether every answer so far is complete, and has been read as far as to leave room for the next one."""

@@ -1,15 +1,18 @@
 """What goes over the wire, as pydantic models: they check requests and describe everything in /openapi.json."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
 from pydantic_core import from_json
 
+from videoserve.planning import caching
+from videoserve.planning.adapters import SCALE_MAX
 from videoserve.planning.limits import LIMITS
 from videoserve.planning.plan import QUALITY
-from videoserve.types import VideoRequest
+from videoserve.types import ExpertTarget, VideoRequest
 
 N_MAX = 10
+LORAS_MAX = 8
 PROMPT_MAX = 32_000
 
 
@@ -57,6 +60,13 @@ Picture = Annotated[
         }
     ),
 ]
+Cache = Annotated[
+    dict[str, Any],
+    # The last one is the first.
+    BeforeValidator(caching.spelled),
+    BeforeValidator(_json_text),
+    WithJsonSchema(caching.schema()),
+]
 SECONDS_SCHEMA = {
     "anyOf": [
         {"type": "number", "minimum": LIMITS["seconds"].low, "maximum": LIMITS["seconds"].high},
@@ -67,6 +77,29 @@ PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR42mOM"
     "6jnBwMDAxMDAwMDAAAAT5AGyDj9QAQAAAABJRU5ErkJggg=="
 )
+
+
+class Lora(BaseModel):
+    """An adapter of a request, by its id (or digest) or by its name or alias; name@2 is its second version."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    scale: Annotated[float, NUMBER, WithJsonSchema({"type": "number", "minimum": -SCALE_MAX, "maximum": SCALE_MAX})] = (
+        Field(default=1.0, description="0 is the model without it.")
+    )
+    target: ExpertTarget = Field(default="all", description="Which experts of a model with two; high or low noise.")
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if (self.id is None) == (self.name is None):
+            raise ValueError("it must have an id or a name, and not both")
+        return self
+
+    @property
+    def reference(self) -> str:
+        return self.id or self.name or ""
 
 
 class Options(BaseModel):
@@ -128,12 +161,18 @@ class Options(BaseModel):
     user: Annotated[str, StringConstraints(max_length=256)] | None = Field(
         default=None, description="Your name for whoever asked; kept with the video."
     )
-    lora: Annotated[
-        list[dict[str, Any]] | None, BeforeValidator(_json_text), Field(description="Not served here: must be empty.")
-    ] = None
-    cache: Annotated[
-        str | dict[str, Any] | None, BeforeValidator(_json_text), Field(description='Only "off" is served here.')
-    ] = None
+    lora: Annotated[list[Lora] | None, BeforeValidator(_json_text)] = Field(
+        default=None,
+        max_length=LORAS_MAX,
+        description="Adapters from /v1/loras. One that is named several times has the sum of its scales.",
+        examples=[[{"name": "swirl", "scale": 0.8}]],
+    )
+    cache: Cache | None = Field(
+        default=None,
+        description="Which denoising steps may be forecast instead of computed: a quality, a time budget or a policy. "
+        "Left out: none.",
+        examples=["balanced", {"policy": "latent", "threshold": 0.1}],
+    )
     extra_params: Annotated[dict[str, Any] | None, BeforeValidator(_json_text)] = Field(
         default=None, description="Further fields of this list, for clients that can send no others."
     )
@@ -220,6 +259,7 @@ class ErrorDetail(BaseModel):
     type: str
     param: str | None
     code: str
+    keys: list[str] | None = Field(default=None, description="Of a refused adapter: those of its keys at fault.")
 
 
 class ErrorBody(BaseModel):

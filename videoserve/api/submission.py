@@ -14,16 +14,18 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from videoserve.api import pictures
+from videoserve.api.asked import asked, asked_again
 from videoserve.api.auth import Caller
 from videoserve.api.errors import invalid, unknown_field
 from videoserve.api.multipart import Upload
 from videoserve.api.pictures import Picture
+from videoserve.api.reuse import known_of
 from videoserve.api.schemas import KEPT, CreateVideo, Options, RemixVideo
 from videoserve.api.service import Service
 from videoserve.api.webhooks import validate_url
 from videoserve.errors import BadImage, Conflict, InvalidField, NotFound
 from videoserve.planning.limits import SEED_MAX
-from videoserve.planning.plan import check_deadline, estimate, plan_video
+from videoserve.planning.plan import check_costs, check_deadline, estimate, plan_video
 from videoserve.types import Job, VideoPlan, VideoRequest
 
 Body = TypeVar("Body", bound=Options)
@@ -36,7 +38,7 @@ RANDOM_SEEDS = 2**53
 class Draft:
     """A checked request: what to do, and what belongs to the jobs rather than to the video.
 
-    `hold` keeps the stored pictures until there is a job that names them.
+    `hold` keeps the stored pictures and adapters until there is a job that names them.
     """
 
     request: VideoRequest
@@ -47,7 +49,7 @@ class Draft:
     remixed_from: str | None = None
 
 
-async def draft(service: Service, fields: dict[str, Any]) -> Draft:
+async def draft(service: Service, caller: Caller, fields: dict[str, Any]) -> Draft:
     """Checks the fields of POST /v1/videos and plans. Stores the pictures; queues nothing."""
     fields = _unfolded(fields)
     first = pictures.take(fields, pictures.FIRST)
@@ -57,6 +59,7 @@ async def draft(service: Service, fields: dict[str, Any]) -> Draft:
         raise NotFound(f"There is no model {body.model!r} here; this server has {service.card.name}.", param="model")
     if first is None:
         raise BadImage("input_reference is missing: a video starts from a picture, as a file or as a data URL.")
+    loras = await asyncio.to_thread(asked, service.adapters, caller.tenant, body.lora or ())
     hold = _new_hold()
     image = await pictures.bring(*first, service, hold)
     last_image = None if last is None else await pictures.bring(*last, service, hold)
@@ -66,11 +69,12 @@ async def draft(service: Service, fields: dict[str, Any]) -> Draft:
         image=image.sha256,
         last_image=None if last_image is None else last_image.sha256,
         image_notes=image.notes + (() if last_image is None else last_image.notes),
+        loras=loras,
     )
     return await _planned(service, request, body, image, hold)
 
 
-async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> Draft:
+async def draft_remix(service: Service, caller: Caller, source: Job, fields: dict[str, Any]) -> Draft:
     """The request of `source` with what `fields` say otherwise."""
     fields = _unfolded(fields)
     for name in pictures.FIELDS:
@@ -85,6 +89,11 @@ async def draft_remix(service: Service, source: Job, fields: dict[str, Any]) -> 
             base |= dict.fromkeys(alternatives)
     changes = {name: value for name, value in body.model_dump().items() if name in said & KEPT}
     request = VideoRequest.from_dict(base | changes)
+    if "lora" in said:
+        loras = await asyncio.to_thread(asked, service.adapters, caller.tenant, body.lora or ())
+    else:
+        loras = await asyncio.to_thread(asked_again, service.adapters, caller.tenant, request.loras)
+    request = replace(request, loras=loras)
     hold = _new_hold()
     for sha256 in filter(None, (request.image, request.last_image)):
         await service.broker.hold(sha256, hold)
@@ -119,6 +128,7 @@ async def submit(service: Service, caller: Caller, made: Draft, idempotency: tup
         )
         for number, (job_id, plan) in enumerate(zip(ids, made.plans, strict=True))
     ]
+    known = await known_of(service, jobs, made.hold)
     return await service.broker.submit(
         jobs,
         idempotency=idempotency,
@@ -126,6 +136,8 @@ async def submit(service: Service, caller: Caller, made: Draft, idempotency: tup
         key_queue_limit=caller.limits.queue,
         key_concurrency=caller.limits.concurrency,
         hold=made.hold,
+        twins=known.twins,
+        done=known.done,
     )
 
 
@@ -156,7 +168,12 @@ async def _planned(service: Service, request: VideoRequest, body: Options, image
         random_seed=seed,
         pixels_max=service.settings.pixels_max,
     )
-    work_s = estimate(plan, await service.costs())
+    for digest in {use.digest for use in plan.loras}:
+        await service.broker.hold(digest, hold)
+        await asyncio.to_thread(service.adapters.keep, digest)
+    costs = await service.costs()
+    check_costs(plan, costs)
+    work_s = estimate(plan, costs)
     check_deadline(request.deadline_s, work_s)
     return Draft(request=request, options=body, plans=_seeded(plan, count), estimate_s=work_s, hold=hold)
 
@@ -196,14 +213,9 @@ def _validated(model: type[Body], fields: dict[str, Any]) -> Body:
         if isinstance(value, Upload):
             raise InvalidField(name, f"{name} is a file; it must be text.")
     try:
-        body = model.model_validate(fields)
+        return model.model_validate(fields)
     except ValidationError as error:
         raise invalid(error, model.model_fields) from None
-    if body.lora:
-        raise InvalidField("lora", "lora is not possible: this server has no adapters.")
-    if body.cache not in (None, "off"):
-        raise InvalidField("cache", f"cache is {body.cache!r}; this server computes everything and knows only off.")
-    return body
 
 
 def _count(body: Options) -> int:

@@ -65,12 +65,14 @@ async def receipt(video_id: str, caller: Generate, service: Served) -> JSONRespo
 @router.post("/v1/videos/{video_id}/cancel", response_model=Video, responses=failures(404, 409))
 async def cancel(video_id: str, caller: Generate, service: Served) -> JSONResponse:
     """Stops a video: it ends as failed with code "cancelled", a running one within a denoising step."""
+    await find(service, video_id, caller)
     return JSONResponse(await show(service, *await service.broker.cancel(video_id, caller.tenant)))
 
 
 @router.delete("/v1/videos/{video_id}", response_model=DeletedVideo, responses=failures(404))
 async def delete(video_id: str, caller: Generate, service: Served) -> JSONResponse:
     """Removes a video and its files; one that runs is cancelled first."""
+    await find(service, video_id, caller)
     began = time.time()
     for sha256 in await service.broker.delete(video_id, caller.tenant):
         await asyncio.to_thread(service.files.delete, sha256, last_put_before=began)

@@ -17,20 +17,26 @@ def ls(
     key: Key = None,
     status: Annotated[str | None, typer.Option(help="queued, in_progress, completed or failed")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="as the API answers")] = False,
 ) -> None:
     """List jobs, the latest first."""
-    from rich.console import Console
-    from rich.table import Table
+    from rich.markup import escape
 
+    from videoserve.commands.cache_tables import columns, printed
     from videoserve.commands.client import Client
 
     with told(), Client(server, key) as client:
         videos = client.list(limit, status)
-    table = Table("id", "status", "stage", "%", "size", "prompt", box=None)
+    if as_json:
+        typer.echo(json.dumps(videos, indent=2))
+        return
+    table = columns(("id", "status", "stage"), ("%",), ("size", "prompt"))
+    # An id is whole in any terminal: what does not fit is cut from the prompt.
+    table.columns[0].min_width = max((len(video["id"]) for video in videos), default=2)
     for video in videos:
-        row = (video["id"], video["status"], video["stage"], str(video["progress"]), video["size"], video["prompt"])
-        table.add_row(*row)
-    Console(soft_wrap=True).print(table)
+        row = (video["id"], video["status"], video["stage"], str(video["progress"]), video["size"])
+        table.add_row(*row, escape(" ".join(video["prompt"].split())))
+    printed(table)
 
 
 @app.command("show")

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -34,7 +35,14 @@ def takes_settings(names: Collection[str] = tuple(Settings.model_fields)) -> Cal
             except ValueError as error:
                 raise leave(error, CALL) from None
             made = {"settings": settings, "source": source}
-            return command(**given, **{name: value for name, value in made.items() if name in own})
+            try:
+                return command(**given, **{name: value for name, value in made.items() if name in own})
+            except OSError as error:
+                if settings.data.is_dir() or not _concerns(error, settings.data):
+                    raise
+                raise leave(
+                    f"The data folder {settings.data} cannot be used: {error.strerror}; name another with --data.", CALL
+                ) from None
 
         with_settings.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
         # typer reads the types from here and the rest from the signature.
@@ -45,6 +53,12 @@ def takes_settings(names: Collection[str] = tuple(Settings.model_fields)) -> Cal
 
 
 _MADE = ("settings", "source")
+
+
+def _concerns(error: OSError, folder: Path) -> bool:
+    """Whether it is the folder, what it is in or what is in it that an error names."""
+    place = Path(os.fsdecode(error.filename or ""))
+    return error.filename is not None and (place.is_relative_to(folder) or folder.is_relative_to(place))
 
 
 def _flag(name: str) -> inspect.Parameter:

@@ -87,7 +87,7 @@ def here(settings: Settings, source: dict[str, str], again: bool) -> "tuple[Mach
 
     from videoserve.local.measure import MeasureFailed, kept_or_measured
     from videoserve.planning.parallel import Machine
-    from videoserve.video.environment import pick_device, pick_dtype
+    from videoserve_kernels.device import pick_device, pick_dtype
 
     device = pick_device(settings.device)
     cards = torch.cuda.device_count() if device.type == "cuda" else 1

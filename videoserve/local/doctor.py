@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from videoserve.broker.server import find_server, major_version
+from videoserve.broker.server import find_server, version_of
 from videoserve.config import Settings
 from videoserve.local.cards_check import check_cards, check_nccl, check_peers
 from videoserve.local.finding import Finding
@@ -48,7 +48,7 @@ def examine(
         *check_shared_memory(root, usage, count),
         *check_limits(*limits, count),
         *check_disk(settings.data, usage),
-        *check_redis(find_server, major_version, settings.redis_url),
+        *check_redis(find_server, version_of, settings.redis_url),
     ]
 
 

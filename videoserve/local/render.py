@@ -9,6 +9,7 @@ import torch
 
 from videoserve.config import Settings
 from videoserve.errors import JobFailed
+from videoserve.local.ranks import led
 from videoserve.planning.card import resolve_model
 from videoserve.storage.files import FileStore
 from videoserve.types import Event, Job, Output
@@ -25,12 +26,18 @@ class Rendered:
 
 
 def render(settings: Settings, files: FileStore, job: Job, tell: Callable[[Event], None]) -> Rendered:
-    """Computes `job` to its end; `tell` gets its events. Raises JobFailed, or ValueError for an unusable device.
+    """Computes `job` to its end; `tell` gets its events, in a thread where several ranks share the work.
 
-    On one device, whatever the settings say of the ranks of a server's workers.
+    Raises JobFailed, or ValueError for an unusable device.
     """
     quiet()
-    settings = settings.model_copy(update={"ranks": 1, "parallel": "auto"})
+    if settings.ranks == 1:
+        return render_here(settings, files, job, tell)
+    return led(settings, lambda own: render_here(own, files, job, tell))
+
+
+def render_here(settings: Settings, files: FileStore, job: Job, tell: Callable[[Event], None]) -> Rendered:
+    """`render` in the process and thread of rank 0."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     engine = VideoEngine(settings, files, resolve_model(settings.model))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from videoserve.broker.durability import OLDEST
 from videoserve.local.finding import Finding, good
 
 GIB = 2**30
@@ -86,14 +87,16 @@ def check_disk(data: Path, usage: Usage) -> Iterator[Finding]:
     )
 
 
-def check_redis(find: Callable[[], Path], version: Callable[[Path], int], redis_url: str | None) -> Iterator[Finding]:
+def check_redis(
+    find: Callable[[], Path], version: Callable[[Path], tuple[int, int]], redis_url: str | None
+) -> Iterator[Finding]:
     """The Redis that a server would start; one elsewhere is only named."""
     if redis_url is not None:
         yield good("Redis", "A Redis elsewhere is used; `videoserve serve` checks what it promises when it starts.")
         return
     try:
         program = find()
-        major = version(program)
+        major, minor = version(program)
     except (RuntimeError, OSError, ValueError) as error:
         yield Finding(
             about="Redis",
@@ -103,13 +106,13 @@ def check_redis(find: Callable[[], Path], version: Callable[[Path], int], redis_
             do="Install redis-server, or name a running one with --redis-url.",
         )
         return
-    if major < 6:
+    if (major, minor) < OLDEST:
         yield Finding(
             about="Redis",
             level="wrong",
-            found=f"{program} is version {major}.",
-            matters="The transitions of jobs need 6.2 or later.",
+            found=f"{program} is version {major}.{minor}.",
+            matters=f"The transitions of jobs need {OLDEST[0]}.{OLDEST[1]} or later.",
             do="Install a newer redis-server, or name a running one with --redis-url.",
         )
     else:
-        yield good("Redis", f"{program}, version {major}.")
+        yield good("Redis", f"{program}, version {major}.{minor}.")

@@ -77,9 +77,10 @@ def fit_adjustments(src_w: int, src_h: int, width: int, height: int, mode: Resiz
     cut_w, cut_h = round(src_w - (right - left)), round(src_h - (bottom - top))
     if mode == "crop" and (cut_w or cut_h):
         edges, cut, side = ("left and right", cut_w, src_w) if cut_w else ("top and bottom", cut_h, src_h)
+        are = "is" if cut == 1 else "are"
         notes.append(
             f"The picture's shape ({src_w} × {src_h}) is not the video's ({width} × {height}): "
-            f"{cut} of its {side} pixels are cut, half each at {edges}; resize_mode pad keeps all of it."
+            f"{cut} of its {side} pixels {are} cut, half each at {edges}; resize_mode pad keeps all of it."
         )
     if mode == "pad" and inner != (width, height):
         edges = "left and right" if inner[0] < width else "top and bottom"

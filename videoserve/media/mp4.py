@@ -12,6 +12,9 @@ _BT709 = 1
 _TV = 1
 # Part of the result: another number of threads gives other (equally good) bytes, so it is not left to the machine.
 _THREADS = 4
+# Without AVX2: what weighs blocks by their use in later frames (mbtree) reads memory there that nobody has written, at
+# most widths, and equal frames get other bytes now and then. It is no slower without.
+_X264 = "asm=MMX2,SSE2Fast,SSSE3,SSE4.2,AVX"
 _EXACT = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INP | Interpolation.BITEXACT
 
 
@@ -69,7 +72,7 @@ def _configure(stream: av.VideoStream, width: int, height: int, fps: int, crf: i
     context.color_primaries = context.color_trc = context.colorspace = _BT709
     context.color_range = _TV
     context.thread_count = _THREADS
-    context.options = {"profile": "high", "preset": "medium", "crf": str(crf)}
+    context.options = {"profile": "high", "preset": "medium", "crf": str(crf), "x264-params": _X264}
 
 
 def _to_yuv(pixels: NDArray[np.uint8], index: int, fps: int) -> av.VideoFrame:

@@ -36,6 +36,7 @@ class ModelCard:
     multiple          (width, height): sizes in pixels are multiples of these, VAE stride times patch
     spatial_stride    pixels per latent, both ways
     temporal_stride   frames per latent frame; frame counts are this times k plus 1
+    blocks            of each transformer
     sizes             (width, height) the model was trained for; empty: any of about `area` pixels
     text_length       tokens of prompt that the model reads, the end mark included
     boundary_ratio    share of the noise schedule below which the second expert works; None with one expert
@@ -47,6 +48,7 @@ class ModelCard:
     spatial_stride: int
     temporal_stride: int
     latent_channels: int
+    blocks: int
     sizes: tuple[tuple[int, int], ...]
     area: int
     num_frames: int
@@ -84,6 +86,7 @@ class ModelCard:
             spatial_stride=layout.spatial_factor,
             temporal_stride=layout.temporal_factor,
             latent_channels=layout.latent_channels,
+            blocks=layout.blocks,
             sizes=sizes,
             area=sizes[0][0] * sizes[0][1] if sizes else defaults.area,
             num_frames=own.get("num_frames", defaults.num_frames),

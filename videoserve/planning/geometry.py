@@ -119,6 +119,9 @@ def _frames_for(seconds: float, fps: int, card: ModelCard, adjustments: Adjustme
 
 def _rate_for(seconds: float, frames: int, fps: int | None, card: ModelCard, adjustments: Adjustments) -> int:
     used = fps or max(round(frames / seconds), 1)
+    most = LIMITS["fps"].high
+    if used > most:
+        raise InvalidField("seconds", f"seconds is {seconds:g}, {frames} frames at {used} fps; at most {most} fps.")
     if abs(frames - seconds * used) > card.temporal_stride and fps is not None:
         raise InvalidField(
             "seconds",

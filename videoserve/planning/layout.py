@@ -17,10 +17,10 @@ class UnknownLayoutError(ValueError):
 class Layout:
     """What there is to know about a model before it is loaded, the same for plans and for the engine.
 
-    `text_length` is the only text length the model takes, None when any is right. `last_image` says whether the last
-    frame can be given as well. `boundary_ratio` is the share of the training timesteps from which on the high-noise
-    expert works; None with a single expert. `clean_first_frame` means that the first latent frame is the image
-    itself, at timestep 0, and never denoised.
+    `blocks` is how many each transformer has. `text_length` is the only text length the model takes, None when any is
+    right. `last_image` says whether the last frame can be given as well. `boundary_ratio` is the share of the training
+    timesteps from which on the high-noise expert works; None with a single expert. `clean_first_frame` means that the
+    first latent frame is the image itself, at timestep 0, and never denoised.
     """
 
     name: LayoutName
@@ -29,6 +29,7 @@ class Layout:
     spatial_factor: int
     temporal_factor: int
     patch: tuple[int, int, int]
+    blocks: int
     text_length: int | None
     last_image: LastImage
     image_embeds: bool
@@ -69,6 +70,7 @@ def read_layout(directory: Path) -> Layout:
         spatial_factor=vae.get("scale_factor_spatial", 8),
         temporal_factor=vae.get("scale_factor_temporal", 4),
         patch=tuple(transformer["patch_size"]),
+        blocks=transformer["num_layers"],
         # The 2.1 attention tells image from text tokens by a fixed count of 512 text tokens.
         text_length=512 if image_embeds else None,
         last_image=_last_image(name, transformer),

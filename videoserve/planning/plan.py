@@ -1,16 +1,21 @@
 """From what a client asked to what the engine does: every choice that can be made before the first step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from videoserve.errors import DeadlineUnreachable, InvalidField, NotFound
 from videoserve.media.image import fit_adjustments
+from videoserve.planning.adapters import adapter_uses, few_steps
 from videoserve.planning.adjustments import Adjustments
+from videoserve.planning.caching import EXACT, computed, settled
 from videoserve.planning.card import ModelCard
 from videoserve.planning.geometry import frame_size, frames_and_rate
+from videoserve.planning.identity import OURS
 from videoserve.planning.limits import check_pixels, check_ranges
 from videoserve.planning.prompt import clean
-from videoserve.types import VideoPlan, VideoRequest
+from videoserve.planning.reach import check_budget, check_reach
+from videoserve.types import AdapterUse, VideoPlan, VideoRequest
 
 # H.264 constant rate factors; 0 would be lossless, which the High profile cannot hold.
 QUALITY = {"low": 28, "medium": 23, "high": 18, "max": 12}
@@ -44,6 +49,9 @@ def plan_video(
     negative = _negative_prompt(request, guidance, card, adjustments)
     prompt = _read_prompt("prompt", request.prompt, card, adjustments)
     steps = request.num_inference_steps or card.steps
+    loras = adapter_uses(request.loras, card, adjustments)
+    cache = _step_cache(request, adjustments)
+    check_reach(cache, steps, card.blocks)
     seed = _seed(request.seed, random_seed, adjustments)
     for note in (*request.image_notes, *fit_adjustments(*image_size, width, height, request.resize_mode)):
         adjustments.note(note)
@@ -75,8 +83,10 @@ def plan_video(
         # All that must be equal for two jobs to go through one forward at every step.
         batch_key=(
             f"{card.name}:{width}x{height}x{frames}:s{steps}:f{request.flow_shift}:b{boundary}"
-            f":g{int(guidance > 1)}:l{int(request.last_image is not None)}"
+            f":g{int(guidance > 1)}:l{int(request.last_image is not None)}{_apart(cache)}{_bound(loras)}"
         ),
+        cache=cache,
+        loras=loras,
         adjustments=tuple(adjustments.sentences),
     )
 
@@ -87,10 +97,18 @@ def shape_key(plan: VideoPlan) -> str:
 
 
 def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float | None:
-    """Seconds of work from measured `costs` (shape key → encode, step, decode and write seconds); None without any.
+    """Seconds of work from measured `costs`, as in `costs_of`; None without any."""
+    cost = costs_of(plan, costs)
+    if cost is None:
+        return None
+    return cost["encode"] + computed(plan) * cost["step"] + cost["decode"] + cost["write"]
 
-    A shape that never ran is estimated from the measured one nearest in volume, in proportion to the volume and to
-    the number of branches.
+
+def costs_of(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> dict[str, float] | None:
+    """Encode, step, decode and write seconds from measured `costs` (shape key → the same); None without any.
+
+    A shape that never ran is estimated from the measured one nearest in volume, in proportion to the volume, and its
+    step to the number of branches.
     """
     if not costs:
         return None
@@ -98,8 +116,12 @@ def estimate(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> float
     nearest = key if key in costs else min(costs, key=lambda known: abs(math.log(_volume(known) / _volume(key))))
     scale = _volume(key) / _volume(nearest)
     branches = (1 + key.endswith("1")) / (1 + nearest.endswith("1"))
-    cost = costs[nearest]
-    return scale * (cost["encode"] + plan.steps * branches * cost["step"] + cost["decode"] + cost["write"])
+    return {stage: cost * scale * (branches if stage == "step" else 1) for stage, cost in costs[nearest].items()}
+
+
+def check_costs(plan: VideoPlan, costs: Mapping[str, Mapping[str, float]]) -> None:
+    """Raises InvalidField for a time budget that no plan of the step cache meets, by `costs` as in `estimate`."""
+    check_budget(plan.cache, plan.steps, costs.get(shape_key(plan)))
 
 
 def check_deadline(deadline_s: float | None, estimate_s: float | None) -> None:
@@ -173,6 +195,29 @@ def _seed(asked: int | None, random_seed: int, adjustments: Adjustments) -> int:
         adjustments.note(f"{said}: {random_seed} is used.")
         return random_seed
     return asked
+
+
+def _step_cache(request: VideoRequest, adjustments: Adjustments) -> dict[str, Any]:
+    """What the step cache may do; nothing beside an adapter that already leaves out most steps."""
+    cache = settled(request.cache)
+    few = few_steps(request.loras)
+    if few is None or cache.get("quality") == "exact" or cache.get("policy") == "off":
+        return cache
+    adjustments.change(
+        "cache",
+        f"The step cache is off: the adapter {few.name} is made for {few.steps} steps, and none can be skipped.",
+    )
+    return EXACT | {name: value for name, value in cache.items() if name in OURS}
+
+
+def _bound(loras: Sequence[AdapterUse]) -> str:
+    """Only jobs with the same adapters share a forward."""
+    return "".join(f":a{use.digest[:16]}*{use.weight!r}@{use.target}" for use in loras)
+
+
+def _apart(cache: Mapping[str, Any]) -> str:
+    """What keeps jobs of a policy that decides inside the forward from sharing one with others."""
+    return ":cb" if cache.get("policy") == "first_blocks" else ""
 
 
 def _crf(quality: str | None) -> int:

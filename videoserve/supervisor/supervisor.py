@@ -16,7 +16,10 @@ from videoserve.broker.broker import Broker
 from videoserve.config import Settings, to_env
 from videoserve.janitor import own_files
 from videoserve.planning.card import ModelCard, resolve_model
+from videoserve.planning.chat_model import NoChat, chat_card
+from videoserve.storage.open_adapters import open_adapters
 from videoserve.storage.open_files import open_files
+from videoserve.storage.shipped import ship
 from videoserve.supervisor.folder import FolderLock
 from videoserve.supervisor.listen import listen, url_of
 from videoserve.supervisor.process import Process
@@ -56,6 +59,7 @@ class Supervisor:
         self._apis: list[Process] = []
         self._background = Background()
         self._stop = asyncio.Event()
+        self._shipped = asyncio.Event()
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then drains; a second signal kills the children at once.
@@ -65,7 +69,9 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
-        ModelCard.read(resolve_model(self._settings.model))
+        self._model = resolve_model(self._settings.model)
+        self._name = ModelCard.read(self._model).name
+        self._chats = chats_of(self._settings)
         self._lock.take()
         try:
             await self._start()
@@ -84,9 +90,13 @@ class Supervisor:
         await self._check_store(settings)
         one = settings.model_copy(update={"threads": threads_each(settings)})
         self._workers = [self._child(f"worker-{i}", one, "videoserve.worker", str(i)) for i in range(settings.workers)]
+        self._workers += [
+            self._child(f"chat-{i}", settings, "videoserve.worker", str(i), "chat") for i in range(self._chats)
+        ]
         self._apis = [self._api(f"api-{i}", settings, self._socket.fileno()) for i in range(settings.api)]
         for process in (*self._apis, *self._workers):
             self._background.spawn(process.keep())
+        self._background.spawn(self._ship())
         self._background.spawn(self._announce(url_of(self._socket)))
 
     def _child(self, name: str, settings: Settings, module: str, *arguments: str, fds: tuple[int, ...] = ()) -> Process:
@@ -111,15 +121,22 @@ class Supervisor:
         if reason is not None:
             raise CannotServe(reason)
 
+    async def _ship(self) -> None:
+        """Beside the start of the processes, which takes longer."""
+        await asyncio.to_thread(ship, open_adapters(self._settings, self._model, self._name), self._model)
+        self._shipped.set()
+
     async def _announce(self, url: str) -> None:
         """One line on standard output once a client would be served."""
-        path = "/ready" if self._settings.workers else "/health"
+        kinds = {"video": self._settings.workers, "chat": self._chats}
+        paths = ["/health", *(f"/ready?kind={kind}" for kind, workers in kinds.items() if workers)]
         began = time.monotonic()
-        while not await asyncio.to_thread(_answers, url, path):
+        while not all([await asyncio.to_thread(_answers, url, path) for path in paths]):
             for process in (*self._workers, *self._apis):
                 if process.starts > STARTS_MAX:
                     raise GaveUp(f"The process {process.name} ended {STARTS_MAX} times before the server was ready.")
             await asyncio.sleep(READY_EVERY_S)
+        await self._shipped.wait()
         print(f"videoserve is ready at {url}", flush=True)
         log.info("ready", extra={"url": url, "after_s": round(time.monotonic() - began, 1)})
 
@@ -140,6 +157,19 @@ class Supervisor:
         if self._socket is not None:
             self._socket.close()
         log.info("ended", extra={"drain_s": round(time.monotonic() - began, 2)})
+
+
+def chats_of(settings: Settings) -> int:
+    """How many chat workers this server has; where there is no chat model its log says how it would get one.
+
+    Raises ValueError, a sentence, for a chat model that is named and cannot be used.
+    """
+    try:
+        chat_card(settings)
+    except NoChat as reason:
+        log.info(str(reason))
+        return 0
+    return settings.chat_workers
 
 
 def threads_each(settings: Settings) -> int:

@@ -9,8 +9,11 @@ from torch import Tensor
 from videoserve.errors import JobFailed
 from videoserve.video.families.conditioning import Conditioning
 from videoserve.video.families.context import TextContext, lengthened
+from videoserve.video.inside import Place, lost, middle_blocks, place_of
 from videoserve.video.load import Components, Model
 from videoserve.video.run import Encoded, Run, need
+from videoserve.video.step_cache import expert_at
+from videoserve_cache.steps.cache import StepCache
 from videoserve_kernels.comm.gather import branch_rows
 from videoserve_kernels.comm.mesh import Mesh
 
@@ -20,9 +23,7 @@ TEXT_BUCKET = 16
 
 def expert_of(run: Run) -> int:
     """Which expert takes the run's next step: 0 the only or the high-noise one, 1 the low-noise one."""
-    solver = need(run.solver, "solver")
-    boundary = run.plan.boundary
-    return int(boundary is not None and float(solver.timestep) < boundary * solver.train_timesteps)
+    return expert_at(run, float(need(run.solver, "solver").timestep))
 
 
 @torch.inference_mode()
@@ -33,33 +34,57 @@ def velocities(components: Components, runs: Sequence[Run]) -> list[Tensor]:
     the runs' contexts.
     """
     expert = expert_of(runs[0])
+    for place, before in lost(runs[0]):
+        timestep = need(runs[0].solver, "solver").timesteps[place.step]
+        forward(components, expert, runs, before, torch.tensor([timestep], device=before.device), place)
     latents = torch.cat([need(run.latents, "latents") for run in runs])
     timesteps = torch.stack([need(run.solver, "solver").timestep for run in runs])
-    with components.ranks.denoise(runs, expert, latents, timesteps) as mesh:
-        rows = predict(components, expert, runs, latents, timesteps, mesh)
+    rows = forward(components, expert, runs, latents, timesteps, place_of(runs[0]))
     return [guided(run, mine, expert) for run, mine in zip(runs, rows.chunk(len(runs)), strict=True)]
+
+
+def forward(
+    components: Components,
+    expert: int,
+    runs: Sequence[Run],
+    latents: Tensor,
+    timesteps: Tensor,
+    place: Place | None,
+) -> Tensor:
+    """The same of `predict`, with all ranks, and with the adapters that all of these runs have."""
+    with components.ranks.denoise(runs, expert, latents, timesteps, place) as mesh:
+        components.adapters.bind(expert, runs[0].plan.loras)
+        return predict(components, expert, runs, latents, timesteps, mesh, place)
 
 
 class Prompted(Protocol):
     """A job as a forward sees it: a Run on rank 0, a Guest elsewhere."""
 
+    steps: StepCache | None
     encoded: Encoded | None
     contexts: dict[int, TextContext]
 
 
 @torch.inference_mode()
 def predict(
-    model: Model, expert: int, jobs: Sequence[Prompted], latents: Tensor, timesteps: Tensor, mesh: Mesh
+    model: Model,
+    expert: int,
+    jobs: Sequence[Prompted],
+    latents: Tensor,
+    timesteps: Tensor,
+    mesh: Mesh,
+    place: Place | None = None,
 ) -> Tensor:
     """The velocity of every job and branch, [J · branches, C, F, H, W]; every rank of the mesh calls this alike.
 
-    latents [J, C, F, H, W]; timesteps [J].
+    latents [J, C, F, H, W]; timesteps [J]. `place` where the only job's cache decides inside the forward.
     """
     for job in jobs:
         prepare_context(model, job, expert, mesh)
     conditioning = Conditioning.stack([need(job.encoded, "encoded").conditioning for job in jobs])
     context = TextContext.stack([job.contexts[expert] for job in jobs])
-    return model.experts[expert].forward(conditioning.model_input(latents), timesteps, context, mesh)
+    middle = None if place is None else middle_blocks(need(jobs[0].steps, "steps"), place, mesh)
+    return model.experts[expert].forward(conditioning.model_input(latents), timesteps, context, mesh, middle)
 
 
 def guided(run: Run, rows: Tensor, expert: int) -> Tensor:
@@ -101,20 +126,27 @@ def bucketed(context: TextContext) -> TextContext:
 def advance(run: Run, velocity: Tensor, *, estimate: bool) -> Tensor | None:
     """Moves a run one step on. With `estimate`, returns what the video would be now, [1, C, F, H, W].
 
-    Raises JobFailed when the new latents are not finite.
+    On a device nothing waits for the result: see `check_latents`.
     """
     solver, latents = need(run.solver, "solver"), need(run.latents, "latents")
     conditioning = need(run.encoded, "encoded").conditioning
     guess = conditioning.finish(solver.denoised(velocity, latents)) if estimate else None
-    moved = solver.step(velocity, latents)
-    if not bool(moved.isfinite().all()):
-        raise JobFailed("numerical_error", f"Step {solver.index} of {solver.total} gave numbers that are not finite.")
-    run.latents = moved
+    run.latents = solver.step(velocity, latents)
     return guess
+
+
+def check_latents(run: Run) -> None:
+    """Raises JobFailed when the last step gave latents that are not finite."""
+    if not bool(need(run.latents, "latents").isfinite().all()):
+        solver = need(run.solver, "solver")
+        raise JobFailed("numerical_error", f"Step {solver.index} of {solver.total} gave numbers that are not finite.")
 
 
 @torch.inference_mode()
 def finished(run: Run) -> Tensor:
-    """The latents to decode, [1, C, F, H, W], after the last step."""
-    latents: Tensor = need(run.encoded, "encoded").conditioning.finish(need(run.latents, "latents"))
+    """The latents to decode, [1, C, F, H, W], after the last step: the run's, or those of its reference."""
+    reached = need(run.latents, "latents")
+    if run.reference is not None and run.reference.phase == "decode":
+        reached = run.reference.latents
+    latents: Tensor = need(run.encoded, "encoded").conditioning.finish(reached)
     return latents

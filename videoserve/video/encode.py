@@ -28,19 +28,22 @@ def encode(
     texts, tokens = zip(*(encode_text(components, text, plan.text_length) for text in prompts), strict=True)
     pictures = [first] if last is None else [first, last]
     image_embeds = encode_picture(components, pictures) if components.layout.image_embeds else None
-    video = conditioning_video(
-        components.layout,
-        to_tensor(first).to(components.device),
-        None if last is None else to_tensor(last).to(components.device),
-        plan.num_frames,
-    )
-    latents = components.vae.encode(video)
-    conditioning = build_conditioning(components.layout, latents, plan.num_frames, last_image=last is not None)
-    encoded = Encoded(texts=texts, image_embeds=image_embeds, conditioning=conditioning, text_length=plan.text_length)
+    latents = encode_frames(components, plan, first, last)
+    encoded = assembled(components, plan, texts, image_embeds, latents)
     check_finite(encoded)
     return encoded, [list(counts) for counts in tokens]
 
 
+def assembled(
+    components: Components, plan: VideoPlan, texts: tuple[Tensor, ...], image_embeds: Tensor | None, latents: Tensor
+) -> Encoded:
+    """The encoders' outputs as denoising takes them."""
+    last_image = plan.last_image is not None
+    conditioning = build_conditioning(components.layout, latents, plan.num_frames, last_image=last_image)
+    return Encoded(texts=texts, image_embeds=image_embeds, conditioning=conditioning, text_length=plan.text_length)
+
+
+@torch.inference_mode()
 def encode_text(components: Components, text: str, length: int) -> tuple[Tensor, tuple[int, int]]:
     """The text encoder's output for a cleaned text, without padding [n, C], and (tokens of the text, n)."""
     whole = len(components.tokenizer(text, add_special_tokens=True).input_ids)
@@ -59,6 +62,7 @@ def encode_text(components: Components, text: str, length: int) -> tuple[Tensor,
     return states[0, :count].clone(), (whole, count)
 
 
+@torch.inference_mode()
 def encode_picture(components: Components, pictures: list[Pixels]) -> Tensor:
     """CLIP's next to last hidden states, the second picture's tokens after the first's: [1, I, C]."""
     assert components.image_processor is not None
@@ -67,6 +71,21 @@ def encode_picture(components: Components, pictures: list[Pixels]) -> Tensor:
     pixels = inputs.pixel_values.to(components.device)
     states: Tensor = components.image_encoder(pixel_values=pixels, output_hidden_states=True).hidden_states[-2]
     return states.flatten(0, 1).unsqueeze(0)
+
+
+@torch.inference_mode()
+def encode_frames(components: Components, plan: VideoPlan, first: Pixels, last: Pixels | None) -> Tensor:
+    """The latents of the frames that are given, and of the grey ones between them: [1, C, F, H, W].
+
+    In pieces as small as can be: those of a longer video then begin with those of a shorter one.
+    """
+    video = conditioning_video(
+        components.layout,
+        to_tensor(first).to(components.device),
+        None if last is None else to_tensor(last).to(components.device),
+        plan.num_frames,
+    )
+    return components.vae.encode(video, most=1)
 
 
 def to_tensor(picture: Pixels) -> Tensor:

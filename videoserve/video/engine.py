@@ -14,13 +14,16 @@ from videoserve.planning.card import ModelCard
 from videoserve.planning.plan import shape_key
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Emit, Event, Job, VideoPlan, rank
+from videoserve.video.bindings import Shelf
 from videoserve.video.checkpoint import UnusableCheckpointError, restore_checkpoint, save_checkpoint
 from videoserve.video.choose import choose, told
 from videoserve.video.digest import DigestMemo
-from videoserve.video.environment import describe, pick_device, pick_dtype
+from videoserve.video.environment import describe
 from videoserve.video.failure import deadline_failure, failure_of, hopeless_failure
+from videoserve.video.kept import Kept
 from videoserve.video.leader import Leader, open_channel
 from videoserve.video.load import load_components
+from videoserve.video.maker import maker_of
 from videoserve.video.memo import Memo
 from videoserve.video.memory import release
 from videoserve.video.preview import Preview
@@ -29,8 +32,13 @@ from videoserve.video.ranks import Plans
 from videoserve.video.run import Run
 from videoserve.video.schedule import Schedule
 from videoserve.video.stages import Stages
+from videoserve.video.step_policy import StepPolicies
+from videoserve.video.steps import Steps
 from videoserve.video.warmup import warm_up, warmth_key
+from videoserve_cache.steps.curve import Curves
+from videoserve_cache.tiers import SharedCache
 from videoserve_kernels.comm.exchange import CommunicationError
+from videoserve_kernels.device import pick_device, pick_dtype
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +54,29 @@ class VideoEngine:
 
     kind = "video"
 
-    def __init__(self, settings: Settings, files: FileStore, model_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        files: FileStore,
+        model_dir: Path,
+        cache: SharedCache | None = None,
+        *,
+        calibrating: bool = False,
+    ) -> None:
+        """`cache` is what is kept between requests; None: nothing is. It is closed by whoever opened it.
+
+        With `calibrating` every job is computed in full and watched, whatever its cache field says.
+        """
         self._settings = settings
         self._files = files
         self._model_dir = model_dir
         self._costs = Costs()
         self._limits: dict[str, int] = {}
         self._schedule = Schedule(self._limit)
+        self._policies = StepPolicies(settings, calibrating)
+        self._cache = cache
         # What a heartbeat tells of it, beside ready or not: never another number of entries.
-        self.shown: dict[str, object] = {"plans": None}
+        self.shown: dict[str, object] = {"plans": None, "maker": None}
         # Under which key the next process finds what this one measures; None without a warm-up.
         self._warm: str | None = None
         # Set by a failure: its exception still holds tensors while it is being handled.
@@ -73,36 +95,40 @@ class VideoEngine:
         dtype = pick_dtype(settings.dtype, device)
         memo = DigestMemo(settings.data / "digests.json")
         ranks = Leader(open_channel(), device=device, time_limit_s=settings.collective_timeout_s)
-        self.components = load_components(self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks)
+        self.components = load_components(
+            self._model_dir, device=device, dtype=dtype, memo=memo, ranks=ranks, adapters=Shelf.of(settings)
+        )
         ranks.begin(Plans.named(settings.parallel, ranks.size, settings.wire), self.components.config)
         self.environment = describe(device, dtype)
         self._memo = Memo(settings.data / "learned.json")
         preview = Preview.remembered(self.components, self._memo)
-        self._stages = Stages(settings, self._files, self.components, self.environment, preview, self._costs)
+        self._kept = kept = Kept(self._cache, device, batches_equal=settings.batch <= 1)
+        model = settings, self._files, self.components
+        self._stages = Stages(*model, self.environment, self._costs, self._policies, kept)
+        self._steps = Steps(*model, preview, self._costs, self._policies, kept)
         self.shown["plans"] = told(ranks.meshes.plans)
         if warm:
             if settings.parallel == "auto" and ranks.size > 1:
                 chosen = choose(self.components, settings, self._model_dir)
                 self.shown["plans"] = told(ranks.meshes.plans, chosen)
             self._warm_up()
+        if self._cache is not None:
+            # Not before it is known how the ranks share the work.
+            kept.maker = maker_of(self.components, self.environment, self._model_dir, memo)
+            self.shown["maker"] = kept.maker.to_dict()
 
     def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:
-        """Takes a job in, where `checkpoint` left it.
+        """Takes a job in, where `checkpoint` left it. ValueError when the job is here already.
 
-        One that cannot be used is told in the log and the job starts over, to the same end. ValueError when the job is
-        here already.
+        A checkpoint that cannot be used is told in the log and the job starts over, to the same end.
         """
-        run = Run(
-            job=job,
-            plan=VideoPlan.from_dict(job.plan),
-            rank=rank(job.created_at, job.priority, self._settings.aging_s),
-        )
-        run.record.started_at = time.time()
+        run = self._fresh(job)
         if checkpoint is not None:
             try:
-                restore_checkpoint(run, checkpoint, self.components, self._files)
+                restore_checkpoint(run, checkpoint, self.components, self._files, self._policies.budget)
             except UnusableCheckpointError as error:
                 log.warning("checkpoint not used, the job starts over", extra={"job": job.id, "reason": str(error)})
+                run = self._fresh(job)
         self._schedule.add(run)
 
     def step(self, emit: Emit) -> bool:
@@ -116,7 +142,8 @@ class VideoEngine:
         if self._untidy:
             release(self.components.device)
             self._untidy = False
-        if not len(self._schedule):
+        # A model that could not be loaded has no ranks.
+        if not len(self._schedule) and hasattr(self, "components"):
             self.components.ranks.rest()
         return len(self._schedule) > 0
 
@@ -129,9 +156,8 @@ class VideoEngine:
 
         Raises ServeError when the disk is full; the job is still here then.
         """
-        run = self._schedule.get(job_id)
-        checkpoint = None
-        if run is not None and run.stage != "encode":
+        run, checkpoint = self._schedule.get(job_id), None
+        if run is not None and run.stage != "encode" and run.whole:
             checkpoint = save_checkpoint(run, self.components, self._files)
         del run
         self.cancel(job_id)
@@ -144,6 +170,16 @@ class VideoEngine:
         """Measured seconds by shape key: encode, step, decode, write."""
         return self._costs.to_dict()
 
+    def curves(self, job: Job) -> Curves:
+        """What a calibration gives videos like this job's. ValueError where there is none yet."""
+        run = Run(job=job, plan=VideoPlan.from_dict(job.plan), rank=0.0)
+        solver = self.components.solver
+        run.solver = solver.start(run.plan.steps, flow_shift=run.plan.flow_shift, device=self.components.device)
+        curves = self._policies.curves(run, self.components)
+        if curves is None:
+            raise ValueError("There is no calibration of such videos, or one of too few of them.")
+        return curves
+
     def bytes_held(self) -> int:
         """Bytes of the tensors and frames of all admitted jobs."""
         return sum(run.bytes_held() for run in self._schedule)
@@ -152,11 +188,20 @@ class VideoEngine:
         """Forgets every job and the model."""
         for run in self._schedule:
             self._schedule.drop(run.id)
+            run.close()
         if hasattr(self, "components"):
+            self._kept.close()
             self.components.ranks.close()
             device = self.components.device
-            del self.components, self._stages
+            del self.components, self._stages, self._steps
             release(device)
+
+    def _fresh(self, job: Job) -> Run:
+        self._schedule.check(job.id)
+        urgency = rank(job.created_at, job.priority, self._settings.aging_s)
+        run = Run(job=job, plan=VideoPlan.from_dict(job.plan), rank=urgency)
+        run.record.started_at = time.time()
+        return run
 
     def _warm_up(self) -> None:
         self._warm = warmth_key(self.components, self.environment, self._settings.batch)
@@ -176,7 +221,9 @@ class VideoEngine:
             self._memo.keep(self._warm, {"limits": self._limits, "costs": self._costs.to_dict()})
 
     def _forget(self, job_id: str) -> None:
-        if self._schedule.drop(job_id) is not None:
+        run = self._schedule.drop(job_id)
+        if run is not None:
+            run.close()
             self.components.ranks.drop(job_id)
 
     def _limit(self, run: Run) -> int:
@@ -195,8 +242,18 @@ class VideoEngine:
             self._remember()
 
     def _denoise(self, runs: list[Run], emit: Emit) -> None:
+        waiting = []
+        for run in runs:
+            with self._guarded(run, emit):
+                if not self._steps.skip(run, emit):
+                    waiting.append(run)
+        # Those that skipped may catch up with those that did not: what is computed then is computed together.
+        if len(waiting) == len(runs):
+            self._compute(runs, emit)
+
+    def _compute(self, runs: list[Run], emit: Emit) -> None:
         try:
-            forward = self._stages.forward(runs, emit)
+            forward = self._steps.forward(runs, emit)
         except BROKEN:
             raise
         except Exception as error:
@@ -209,7 +266,7 @@ class VideoEngine:
             return
         for run, velocity in zip(runs, forward.velocities, strict=True):
             with self._guarded(run, emit):
-                self._stages.advance(run, velocity, forward, emit)
+                self._steps.advance(run, velocity, forward, emit)
 
     @contextmanager
     def _guarded(self, run: Run, emit: Emit) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from videoserve.errors import JobFailed, NotFound, ServeError
+from videoserve.errors import JobFailed, ServeError
 from videoserve.types import VideoPlan
 from videoserve.video.memory import out_of_memory
 from videoserve.video.run import Run
@@ -17,8 +17,6 @@ def failure_of(error: Exception, run: Run, device: torch.device) -> JobFailed:
         return JobFailed("out_of_memory", memory_sentence(run.plan, device))
     if isinstance(error, UnusableSolverError):
         return JobFailed("invalid_value", str(error))
-    if isinstance(error, NotFound):
-        return JobFailed("image_missing", "The picture of this video is no longer in the file store.")
     if isinstance(error, ServeError):
         return JobFailed(error.code, error.message, retry=True)
     return JobFailed("internal_error", f"The engine failed in stage {run.stage}: {type(error).__name__}.", retry=True)

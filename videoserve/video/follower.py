@@ -8,19 +8,23 @@ from typing import Any
 import torch
 
 from videoserve.config import Settings
+from videoserve.types import AdapterUse
+from videoserve.video.bindings import Shelf
 from videoserve.video.decode import draw
 from videoserve.video.denoise import predict
-from videoserve.video.environment import pick_device, pick_dtype
 from videoserve.video.families.conditioning import Conditioning
+from videoserve.video.inside import Place, heard
 from videoserve.video.links import measure
 from videoserve.video.load import Model, load_model
 from videoserve.video.memory import out_of_memory, release
 from videoserve.video.ranks import GRACE_S, MEMORY, PEER, Guest, Meshes, Plans, receive
 from videoserve.video.run import Encoded
+from videoserve_cache.steps.store import Budget
 from videoserve_kernels.comm.channel import FOREVER_S, Channel
 from videoserve_kernels.comm.exchange import CommunicationError
 from videoserve_kernels.comm.mesh import Mesh
 from videoserve_kernels.comm.plan import ParallelPlan
+from videoserve_kernels.device import pick_device, pick_dtype
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +38,16 @@ def follow(settings: Settings, model_dir: Path) -> None:
     channel = Channel()
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
-    Follower(load_model(model_dir, device=device, dtype=dtype), channel).serve()
+    model = load_model(model_dir, device=device, dtype=dtype, adapters=Shelf.of(settings))
+    Follower(model, channel, Budget(settings.step_cache_bytes)).serve()
 
 
 class Follower:
     """What a rank above 0 keeps: weights, and of each job in work what a forward and a decode need."""
 
-    def __init__(self, model: Model, channel: Channel) -> None:
+    def __init__(self, model: Model, channel: Channel, budget: Budget) -> None:
         self._model = model
+        self._budget = budget
         self._channel = channel
         self._jobs: dict[str, Guest] = {}
         self._clips: dict[str, Iterator[object]] = {}
@@ -54,7 +60,7 @@ class Follower:
         while True:
             header = self._hear(failure)
             for job_id in header.get("dropped", ()):
-                self._jobs.pop(job_id, None)
+                self._drop(job_id)
                 self._clips.pop(job_id, None)
             if header["kind"] == "close":
                 break
@@ -99,7 +105,8 @@ class Follower:
         if header["model"] != self._model.config:
             raise ValueError(f"Rank {self._channel.rank} has loaded another model than rank 0.")
         self._limit_s = header["limit_s"]
-        self._jobs.clear()
+        for job_id in list(self._jobs):
+            self._drop(job_id)
         self._clips.clear()
         guided, plain = (ParallelPlan.parse(name) for name in header["plans"])
         if self._meshes is not None:
@@ -125,10 +132,20 @@ class Follower:
                 conditioning=Conditioning(fixed=fixed, clean_first_frame=about["clean_first_frame"]),
                 text_length=about["text_length"],
             )
-            self._jobs[job_id] = Guest(encoded)
+            # Of one that was told before, in a unit that failed.
+            self._drop(job_id)
+            cache = about["cache"]
+            self._jobs[job_id] = Guest(encoded, None if cache is None else heard(cache, self._budget, mesh))
         jobs = [self._jobs[job_id] for job_id in header["jobs"]]
         timesteps = torch.tensor(header["timesteps"], device=mesh.device)
-        predict(self._model, header["expert"], jobs, latents, timesteps, mesh)
+        place = None if header["inside"] is None else Place(**header["inside"])
+        self._model.adapters.bind(header["expert"], [AdapterUse.from_dict(use) for use in header["adapters"]])
+        predict(self._model, header["expert"], jobs, latents, timesteps, mesh, place)
+
+    def _drop(self, job_id: str) -> None:
+        guest = self._jobs.pop(job_id, None)
+        if guest is not None and guest.steps is not None:
+            guest.steps.close()
 
     def _decode(self, header: dict[str, Any], mesh: Mesh) -> None:
         if header["first"]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from videoserve.video.inside import Place, told
 from videoserve.video.links import measure, request_for
 from videoserve.video.memory import release
 from videoserve.video.ranks import GRACE_S, MEMORY, PEER, Meshes, Plans, described, send
@@ -84,8 +86,13 @@ class Leader:
         return measure(request, self._device, self._limit_s)
 
     @contextmanager
-    def denoise(self, runs: Sequence[Run], expert: int, latents: Tensor, timesteps: Tensor) -> Iterator[Mesh]:
-        """A forward of these runs, on every rank: the mesh for it. See `_unit` for what goes wrong."""
+    def denoise(
+        self, runs: Sequence[Run], expert: int, latents: Tensor, timesteps: Tensor, place: Place | None = None
+    ) -> Iterator[Mesh]:
+        """A forward of these runs, on every rank: the mesh for it. See `_unit` for what goes wrong.
+
+        `place` where the only run's cache decides inside it.
+        """
         mesh = self.meshes.of(runs[0].guided)
         if self._channel is None:
             yield mesh
@@ -96,6 +103,8 @@ class Leader:
             "jobs": [run.id for run in runs],
             "steps": [need(run.solver, "solver").index for run in runs],
             "expert": expert,
+            "adapters": [use.to_dict() for use in runs[0].plan.loras],
+            "inside": None if place is None else asdict(place),
             "timesteps": [float(timestep) for timestep in timesteps],
             "new": {run.id: about(run) for run in new},
         }
@@ -182,6 +191,8 @@ def about(run: Run) -> dict[str, Any]:
         "image": encoded.image_embeds is not None,
         "text_length": encoded.text_length,
         "clean_first_frame": encoded.conditioning.clean_first_frame,
+        # Of a step cache that decides inside the forward; what rank 0 decides before it no other rank hears of.
+        "cache": told(run),
     }
 
 

@@ -10,6 +10,7 @@ from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPVisionModel, UMT5EncoderModel
 
 from videoserve.planning.layout import Layout, read_layout
+from videoserve.video.bindings import Bindings, Shelf
 from videoserve.video.digest import DigestMemo, config_digest, model_digest
 from videoserve.video.families.vae import WanVae
 from videoserve.video.families.wan import WanTransformer
@@ -25,13 +26,14 @@ class IncompleteModelError(ValueError):
 class Model:
     """What every rank holds of a model: what denoising and decoding take.
 
-    `experts` holds the transformer, or the high-noise and the low-noise one in that order. `config` is a digest over
-    the configurations.
+    `experts` holds the transformer, or the high-noise and the low-noise one in that order, `adapters` what is bound to
+    them. `config` is a digest over the configurations.
     """
 
     layout: Layout
     vae: WanVae
     experts: tuple[WanTransformer, ...]
+    adapters: Bindings
     device: torch.device
     dtype: torch.dtype
     config: str
@@ -53,7 +55,7 @@ class Components(Model):
     ranks: Leader
 
 
-def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype) -> Model:
+def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype, adapters: Shelf | None = None) -> Model:
     """What every rank needs of `directory`: transformers in `dtype`, the VAE in float32 as is usual.
 
     Raises IncompleteModelError or UnknownLayoutError, whose messages say what is wrong.
@@ -64,10 +66,12 @@ def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype) -> 
     vae = AutoencoderKLWan.from_pretrained(
         directory / "vae", dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
+    experts = tuple(load_transformer(directory / name, layout, device, dtype) for name in names)
     return Model(
         layout=layout,
         vae=WanVae(vae.to(device)),
-        experts=tuple(load_transformer(directory / name, layout, device, dtype) for name in names),
+        experts=experts,
+        adapters=Bindings(experts, adapters),
         device=device,
         dtype=dtype,
         config=config_digest(directory),
@@ -75,13 +79,19 @@ def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype) -> 
 
 
 def load_components(
-    directory: Path, *, device: torch.device, dtype: torch.dtype, memo: DigestMemo, ranks: Leader
+    directory: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    memo: DigestMemo,
+    ranks: Leader,
+    adapters: Shelf | None = None,
 ) -> Components:
     """Everything in `directory`: the model with the text encoder in `dtype` and CLIP in float32.
 
     Raises as load_model does, and UnusableSolverError.
     """
-    model = load_model(directory, device=device, dtype=dtype)
+    model = load_model(directory, device=device, dtype=dtype, adapters=adapters)
     encoder = UMT5EncoderModel.from_pretrained(
         directory / "text_encoder", dtype=dtype, local_files_only=True, use_safetensors=True
     )

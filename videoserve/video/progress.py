@@ -1,11 +1,11 @@
 """What a video costs here, as measured, and how far along a run is in those terms."""
 
-import math
 from collections.abc import Mapping
 
-from videoserve.planning.plan import shape_key
+from videoserve.planning.plan import costs_of, shape_key
 from videoserve.types import VideoPlan
 from videoserve.video.run import Run
+from videoserve_cache.steps.context import Decision
 
 Seconds = dict[str, float]
 
@@ -44,26 +44,12 @@ class Costs:
         return dict(known) if known is not None and len(known) == len(STAGES) else None
 
     def of(self, plan: VideoPlan) -> Seconds | None:
-        """The same, else the nearest measured shape's in proportion to its volume; None with nothing measured."""
-        exact = self.exact(plan)
-        whole = self.to_dict()
-        if exact is not None or not whole:
-            return exact
-        wanted = volume(shape_key(plan))
-        nearest = min(whole, key=lambda key: abs(math.log(volume(key) / wanted)))
-        scale = wanted / volume(nearest)
-        return {stage: seconds * scale for stage, seconds in whole[nearest].items()}
+        """The same, else as the API estimates it from other shapes; None with nothing measured."""
+        return costs_of(plan, self.to_dict())
 
     def to_dict(self) -> dict[str, Seconds]:
         """The shapes of which every stage is known, for the broker to publish."""
         return {key: dict(known) for key, known in self._measured.items() if len(known) == len(STAGES)}
-
-
-def volume(key: str) -> int:
-    """Pixels of all frames of a shape key, doubled with guidance: what seconds are about proportional to."""
-    size, _, guided = key.partition(":g")
-    width, height, frames = (int(number) for number in size.split("x"))
-    return width * height * frames * (1 + int(guided))
 
 
 def position(run: Run) -> tuple[int, int]:
@@ -73,26 +59,57 @@ def position(run: Run) -> tuple[int, int]:
     return run.solver.index, run.solver.total
 
 
+def shown(run: Run) -> tuple[int, int]:
+    """The same with the steps of the reference, where there is one or will be."""
+    taken, total = position(run)
+    if run.reference is not None:
+        return total + taken, 2 * total
+    return taken, 2 * total if verifies(run) else total
+
+
+def verifies(run: Run) -> bool:
+    """Whether a reference is to follow, as far as is known: not after a cache that has skipped nothing."""
+    return run.steps is not None and run.stage == "denoise" and bool(run.plan.cache.get("verify"))
+
+
+def to_compute(run: Run) -> tuple[float, float]:
+    """(steps still to be computed, steps computed in all), the reference's among them.
+
+    With a cache that decides as it goes, about.
+    """
+    taken, total = position(run)
+    done = run.record.computed.count(Decision.RUN)
+    left: float = total - taken
+    if run.reference is not None:
+        return left, done + total
+    if run.steps is not None and run.steps.plan is not None:
+        left = run.steps.plan[taken:].count(Decision.RUN)
+    elif run.steps is not None and taken > 0:
+        left *= done / taken
+    if verifies(run):
+        left += total
+    return left, done + left
+
+
 def remaining(run: Run, costs: Mapping[str, float] | None) -> float | None:
     """Seconds of work that are left, at the pace of the run's own last steps where there were some.
 
     None with neither costs nor a step taken.
     """
-    taken, total = position(run)
     if costs is None:
         if run.pace is None:
             return None
         costs = {stage: share * run.pace for stage, share in SHARES.items()}
-    left = (total - taken) * (run.pace or costs["step"])
+    left = to_compute(run)[0] * (run.pace or costs["step"])
     return left + sum(costs[stage] for stage in LATER[run.stage])
 
 
 def percent(run: Run, costs: Mapping[str, float] | None) -> int:
     """Finished work, 0 to 100, weighted by `costs`; never less than it was before. 100 is for what is stored."""
     costs = costs or SHARES
-    taken, total = position(run)
-    whole = costs["encode"] + total * costs["step"] + costs["decode"] + costs["write"]
-    left = (total - taken) * costs["step"] + sum(costs[stage] for stage in LATER[run.stage])
+    steps_left, steps = to_compute(run)
+    whole = costs["encode"] + steps * costs["step"] + costs["decode"] + costs["write"]
+    left = steps_left * costs["step"] + sum(costs[stage] for stage in LATER[run.stage])
     # Rounded down: what is not stored is never 100.
     run.progress = max(run.progress, 100 if run.stage == "done" else min(99, int(100 * (1 - left / whole))))
     return run.progress

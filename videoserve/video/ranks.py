@@ -9,6 +9,7 @@ from torch import Tensor
 
 from videoserve.video.families.context import TextContext
 from videoserve.video.run import Encoded
+from videoserve_cache.steps.cache import StepCache
 from videoserve_kernels.comm.collectives import broadcast
 from videoserve_kernels.comm.exchange import Handle
 from videoserve_kernels.comm.mesh import Mesh
@@ -81,9 +82,13 @@ class Meshes:
 
 @dataclass(slots=True, eq=False)
 class Guest:
-    """What a rank that does not lead keeps of a job: what a forward needs, and nothing that changes with the steps."""
+    """What a rank that does not lead keeps of a job: what a forward needs.
+
+    Nothing of it changes with the steps, but for a cache that decides inside the forward.
+    """
 
     encoded: Encoded | None
+    steps: StepCache | None = None
     contexts: dict[int, TextContext] = field(default_factory=dict)
 
 

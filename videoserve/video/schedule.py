@@ -28,9 +28,13 @@ class Schedule:
 
     def add(self, run: Run) -> None:
         """Takes a run in; ValueError when its job is already here."""
-        if run.id in self._runs:
-            raise ValueError(f"Job {run.id} has been admitted already.")
+        self.check(run.id)
         self._runs[run.id] = run
+
+    def check(self, job_id: str) -> None:
+        """ValueError when the job is already here."""
+        if job_id in self._runs:
+            raise ValueError(f"Job {job_id} has been admitted already.")
 
     def get(self, job_id: str) -> Run | None:
         return self._runs.get(job_id)

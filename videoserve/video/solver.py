@@ -1,13 +1,17 @@
 """diffusers' scheduler of the model directory, one instance a job, whose whole state can be kept and put back."""
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import diffusers
 import numpy as np
 import torch
 from torch import Tensor
+
+# Every client may ask for another number of steps, or another shift.
+STARTED = 8
 
 
 class UnusableSolverError(ValueError):
@@ -16,10 +20,16 @@ class UnusableSolverError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SolverKind:
-    """The scheduler class that a directory names, and its configuration."""
+    """The scheduler class that a directory names, its configuration, and schedulers that are only copied.
+
+    `started` has the last ones whose timesteps are set, by number of steps, shift and device: that takes as long as
+    all else that is done for a request whose parts are known.
+    """
 
     scheduler: type[Any]
     config: dict[str, Any]
+    first: Any
+    started: dict[tuple[int, float | None, torch.device], Any] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SolverKind":
@@ -28,8 +38,9 @@ class SolverKind:
         scheduler = getattr(diffusers, name, None)
         if scheduler is None or not hasattr(scheduler, "set_timesteps"):
             raise UnusableSolverError(f"scheduler_config.json names {name!r}, which is not a scheduler of diffusers.")
-        kind = cls(scheduler, {key: value for key, value in config.items() if not key.startswith("_")})
-        settings = scheduler.from_config(kind.config).config
+        told = {key: value for key, value in config.items() if not key.startswith("_")}
+        kind = cls(scheduler, told, scheduler.from_config(told))
+        settings = kind.first.config
         if settings.get("prediction_type", "flow_prediction") != "flow_prediction":
             raise UnusableSolverError(
                 f"{name} is set to {settings['prediction_type']}; Wan models predict a flow: flow_prediction."
@@ -41,13 +52,15 @@ class SolverKind:
     @property
     def shift_name(self) -> str | None:
         """What this scheduler calls the shift of its noise schedule; None when it has none."""
-        return shift_name(self.scheduler.from_config(self.config).config)
+        return shift_name(self.first.config)
 
-    def start(self, steps: int, *, flow_shift: float | None, device: torch.device) -> "Solver":
-        """A solver before its first step. flow_shift None keeps the directory's."""
-        scheduler = self._create(flow_shift)
-        scheduler.set_timesteps(steps, device=device)
-        return Solver(scheduler, index=0, device=device)
+    def start(self, steps: int, *, flow_shift: float | None, device: torch.device, begin: int = 0) -> "Solver":
+        """A solver before its first step, or before a later one, which is then its first. flow_shift None keeps the
+        directory's."""
+        scheduler = copied(self._started(steps, flow_shift, device))
+        if begin:
+            scheduler.set_begin_index(begin)
+        return Solver(scheduler, index=begin, device=device)
 
     def restore(
         self, tensors: dict[str, Tensor], state: dict[str, Any], *, flow_shift: float | None, device: torch.device
@@ -58,9 +71,21 @@ class SolverKind:
             setattr(scheduler, name, _unpack(packed, tensors, device))
         return Solver(scheduler, index=state["index"], device=device)
 
+    def _started(self, steps: int, flow_shift: float | None, device: torch.device) -> Any:
+        asked = (steps, flow_shift, device)
+        found = self.started.pop(asked, None)
+        if found is None:
+            found = self._create(flow_shift)
+            found.set_timesteps(steps, device=device)
+        self.started[asked] = found
+        if len(self.started) > STARTED:
+            del self.started[next(iter(self.started))]
+        return found
+
     def _create(self, flow_shift: float | None) -> Any:
         if flow_shift is None:
-            return self.scheduler.from_config(self.config)
+            # To make one from its configuration takes as long as what a small model's encoders do.
+            return copied(self.first)
         if self.shift_name is None:
             raise UnusableSolverError(f"{self.scheduler.__name__} has no shift, so flow_shift {flow_shift} has no use.")
         return self.scheduler.from_config(self.config, **{self.shift_name: flow_shift})
@@ -85,6 +110,16 @@ class Solver:
         return timestep
 
     @property
+    def timesteps(self) -> tuple[float, ...]:
+        """Of all steps."""
+        return tuple(self._scheduler.timesteps.tolist())
+
+    @property
+    def sigmas(self) -> tuple[float, ...]:
+        """The noise level before each step, and the one after the last."""
+        return tuple(self._scheduler.sigmas[: self.total + 1].tolist())
+
+    @property
     def train_timesteps(self) -> int:
         """The length of the training schedule: what an expert boundary is a share of."""
         return int(self._scheduler.config.num_train_timesteps)
@@ -107,6 +142,10 @@ class Solver:
         self.index += 1
         return moved
 
+    def copy(self) -> "Solver":
+        """The solver as it is now, to go back to: neither notices the other's steps. Shares tensors."""
+        return Solver(copied(self._scheduler), index=self.index, device=self._device)
+
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything the next step depends on: tensors on the CPU by name, and the rest as JSON that names them."""
         tensors: dict[str, Tensor] = {}
@@ -119,6 +158,16 @@ class Solver:
         """What this solver holds on its device between two steps."""
         held = [item for value in vars(self._scheduler).values() for item in (value if _is_list(value) else [value])]
         return [item for item in held if isinstance(item, Tensor)]
+
+
+def copied(scheduler: Any) -> Any:
+    """A scheduler in the same state; neither notices what the other does. Shares tensors."""
+    twin = copy.copy(scheduler)
+    for name, value in vars(twin).items():
+        # Schedulers replace tensors and write into lists.
+        if isinstance(value, list):
+            setattr(twin, name, list(value))
+    return twin
 
 
 def shift_name(settings: Mapping[str, Any]) -> str | None:

@@ -1,56 +1,37 @@
-"""One unit of work for a run: a stage, or a denoising step, timed, recorded and told."""
+"""The stages of a run besides denoising: encode, decode and write, timed, recorded and told."""
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from videoserve.config import Settings
-from videoserve.errors import ServeError
+from videoserve.errors import JobFailed, NotFound
 from videoserve.media.image import fit
 from videoserve.media.png import read_png
 from videoserve.planning.plan import shape_key
 from videoserve.storage.files import FileStore
-from videoserve.types import Emit, Event
-from videoserve.video.checkpoint import save_checkpoint
-from videoserve.video.decode import check_picture, decode, is_flat
-from videoserve.video.denoise import advance, finished, velocities
-from videoserve.video.encode import cut_sentences, draw_noise, encode
+from videoserve.types import Emit
+from videoserve.video.decode import check_picture, decode
+from videoserve.video.denoise import finished
+from videoserve.video.encode import cut_sentences, draw_noise
+from videoserve.video.encode_kept import encode_kept
 from videoserve.video.environment import Environment
+from videoserve.video.kept import Kept
 from videoserve.video.load import Components
-from videoserve.video.memory import peak_memory
-from videoserve.video.preview import Preview
-from videoserve.video.progress import Costs, percent, position, remaining
+from videoserve.video.near import take_near
+from videoserve.video.progress import Costs
 from videoserve.video.receipt import make_receipt
+from videoserve.video.results import done, leave_result, take_result
+from videoserve.video.resume import take_boundary, take_final
 from videoserve.video.run import Drawing, Run, need
+from videoserve.video.step_policy import StepPolicies
+from videoserve.video.telling import Telling
+from videoserve.video.verify import drawn
 from videoserve.video.write import write
 
 log = logging.getLogger(__name__)
-
-# How much the newest step counts in a run's own pace.
-NEWEST = 0.5
-
-
-@dataclass(slots=True)
-class Clock:
-    """Seconds that a piece of work took; 0 until it has ended."""
-
-    seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Forward:
-    """The guided velocity [1, C, F, H, W] of each run of a shared forward, and the seconds it took."""
-
-    velocities: list[Tensor]
-    seconds: float
 
 
 class Stages:
@@ -62,140 +43,92 @@ class Stages:
         files: FileStore,
         components: Components,
         environment: Environment,
-        preview: Preview,
         costs: Costs,
+        policies: StepPolicies,
+        kept: Kept,
     ) -> None:
         self._settings = settings
         self._files = files
         self._components = components
         self._environment = environment
-        self._preview = preview
         self._costs = costs
+        self._policies = policies
+        self._kept = kept
+        self._telling = Telling(components, costs)
 
     def encode(self, run: Run, emit: Emit) -> None:
-        """Pictures and texts to the run's conditioning; noise to its latents."""
-        device = self._components.device
-        with self._timed("encode", [run], emit) as clock:
-            first = self._picture(run, run.plan.image)
-            last = None if run.plan.last_image is None else self._picture(run, run.plan.last_image)
-            run.encoded, run.record.tokens = encode(self._components, run.plan, first, last)
-            run.flat_picture = is_flat(first)
-            run.latents = draw_noise(run.plan, device)
-            run.solver = self._components.solver.start(run.plan.steps, flow_shift=run.plan.flow_shift, device=device)
-            run.stage = "denoise"
-        self._costs.record(shape_key(run.plan), "encode", clock.seconds)
-        for sentence in cut_sentences(run.plan, run.record.tokens):
-            self._adjust(run, sentence, emit)
-        self._tell_progress(run, emit)
-
-    def forward(self, runs: Sequence[Run], emit: Emit) -> Forward:
-        """The costly half of a denoising step, for all runs at once; no run moves yet."""
-        with self._timed("denoise", runs, emit) as clock:
-            rows = velocities(self._components, runs)
-        return Forward(rows, clock.seconds)
-
-    def advance(self, run: Run, velocity: Tensor, forward: Forward, emit: Emit) -> None:
-        """Moves a run one step by its velocity of `forward`."""
-        step = position(run)[0] + 1
-        with self._timed("denoise", [run], emit) as clock:
-            guess = advance(run, velocity, estimate=due(step, self._settings.preview_steps))
-        last = step == position(run)[1]
-        if last:
-            run.stage = "decode"
-            run.contexts.clear()
-            self._components.ranks.drop(run.id)
-        self._record_step(run, len(forward.velocities), forward.seconds + clock.seconds)
-        self._tell_progress(run, emit)
-        if guess is not None:
-            emit(Event(job_id=run.id, kind="preview", data=self._preview.event_data(guess, step)))
-        every = self._settings.checkpoint_steps
-        if due(step, every) or (last and every > 0):
-            self._checkpoint(run, emit)
+        """Pictures and texts to the run's conditioning; noise to its latents. Or further, where others have been."""
+        # What the last request has left is there for this one.
+        self._kept.settle()
+        for event in take_result(run, self._kept, self._files):
+            emit(event)
+        if run.stage == "done":
+            return
+        denoised = take_final(run, self._components, self._kept)
+        with self._telling.timed("encode", [run], emit) as clock:
+            notes = [] if denoised else self._begin(run)
+        if not denoised:
+            notes += self._find_start(run)
+        if not any(entry["hit"] for entry in run.record.reuse):
+            self._costs.record(shape_key(run.plan), "encode", clock.seconds)
+        for sentence in (*notes, *cut_sentences(run.plan, run.record.tokens)):
+            self._telling.adjust(run, sentence, emit)
+        self._telling.progress(run, emit)
 
     def decode(self, run: Run, emit: Emit) -> None:
         """The next piece of the latents to frames; after the last one, the check that there is a picture in them."""
-        with self._timed("decode", [run], emit) as clock:
-            drawn = run.drawing or Drawing(pieces=decode(self._components, finished(run), run.id))
-            run.drawing = drawn
-            drawn.frames.append(next(drawn.pieces))
-            if drawn.count() == run.plan.num_frames:
-                frames = np.concatenate(drawn.frames)
+        with self._telling.timed("decode", [run], emit) as clock:
+            drawing = run.drawing or Drawing(pieces=decode(self._components, finished(run), run.id))
+            run.drawing = drawing
+            drawing.frames.append(next(drawing.pieces))
+            whole = drawing.count() == run.plan.num_frames
+            if whole:
+                frames = np.concatenate(drawing.frames)
                 check_picture(frames, flat_picture=run.flat_picture)
-                run.frames, run.drawing = frames, None
-                run.stage = "write"
-        drawn.seconds += clock.seconds
-        if run.stage == "write":
-            self._costs.record(shape_key(run.plan), "decode", drawn.seconds)
-            self._tell_progress(run, emit)
+                run.drawing = None
+                run.stage = "write" if drawn(run, frames) else "decode"
+        drawing.seconds += clock.seconds
+        if whole:
+            self._costs.record(shape_key(run.plan), "decode", drawing.seconds)
+            self._telling.progress(run, emit)
 
     def write(self, run: Run, emit: Emit) -> None:
         """Frames to files; with this the job is done."""
-        with self._timed("write", [run], emit) as clock:
+        with self._telling.timed("write", [run], emit) as clock:
             written = write(need(run.frames, "frames"), run.plan, self._files)
         self._costs.record(shape_key(run.plan), "write", clock.seconds)
         for sentence in written.notes:
-            self._adjust(run, sentence, emit)
+            self._telling.adjust(run, sentence, emit)
+        self._policies.learn(run, self._components, self._costs)
         receipt = make_receipt(run, self._components, self._environment, written.outputs, time.time())
-        outputs = {variant: output.to_dict() for variant, output in written.outputs.items()}
+        leave_result(run, self._kept, self._files, written.outputs, receipt)
         run.stage = "done"
-        self._tell_progress(run, emit)
-        emit(Event(job_id=run.id, kind="done", data={"outputs": outputs, "receipt": receipt}))
+        self._telling.progress(run, emit)
+        emit(done(run, written.outputs, receipt))
 
-    @contextmanager
-    def _timed(self, stage: str, runs: Sequence[Run], emit: Emit) -> Iterator[Clock]:
-        """Tells the stage where it is new, and adds what the work inside took to the runs' records."""
-        for run in runs:
-            if run.told != stage:
-                run.told = stage
-                emit(Event(job_id=run.id, kind="stage", data={"stage": stage}))
-        device, clock = self._components.device, Clock()
+    def _begin(self, run: Run) -> list[str]:
+        """All that denoising takes; sentences about what is not as asked."""
+        device = self._components.device
+        run.solver = self._components.solver.start(run.plan.steps, flow_shift=run.plan.flow_shift, device=device)
+        notes = self._policies.begin(run, self._components)
+        encode_kept(self._components, run, self._kept, lambda sha256: self._picture(run, sha256))
+        run.latents = draw_noise(run.plan, device)
+        run.stage = "denoise"
+        return notes
+
+    def _find_start(self, run: Run) -> list[str]:
+        """Where on the way denoising begins; in place of steps, so that its time is theirs."""
         began = time.perf_counter()
-        with peak_memory(device, *(run.record for run in runs)):
-            yield clock
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-        clock.seconds = time.perf_counter() - began
-        for run in runs:
-            run.record.spend(stage, clock.seconds)
+        take_boundary(run, self._components, self._kept)
+        notes = take_near(run, self._components, self._kept)
+        if self._kept.cache is not None:
+            run.record.spend("denoise", time.perf_counter() - began)
+        return notes
 
     def _picture(self, run: Run, sha256: str) -> NDArray[np.uint8]:
         """A stored picture as the model gets it, [H, W, 3]."""
-        picture = read_png(self._files.read(sha256))
-        return fit(picture, run.plan.width, run.plan.height, run.plan.resize_mode)
-
-    def _record_step(self, run: Run, batch: int, seconds: float) -> None:
-        run.record.computed += "R"
-        run.record.batches.append(batch)
-        run.pace = seconds if run.pace is None else NEWEST * seconds + (1 - NEWEST) * run.pace
-        if batch == 1:
-            self._costs.record(shape_key(run.plan), "step", seconds)
-
-    def _adjust(self, run: Run, sentence: str, emit: Emit) -> None:
-        run.record.adjustments.append(sentence)
-        emit(Event(job_id=run.id, kind="adjusted", data={"sentence": sentence}))
-
-    def _tell_progress(self, run: Run, emit: Emit) -> None:
-        costs = self._costs.of(run.plan)
-        step, steps = position(run)
-        left = remaining(run, costs)
-        data = {
-            "progress": percent(run, costs),
-            "step": step,
-            "steps": steps,
-            "eta_s": None if left is None else round(left, 3),
-        }
-        emit(Event(job_id=run.id, kind="progress", data=data))
-
-    def _checkpoint(self, run: Run, emit: Emit) -> None:
         try:
-            data: dict[str, Any] = save_checkpoint(run, self._components, self._files)
-        except (ServeError, OSError) as error:
-            # Losing a safety net is no reason to fall: the job itself is fine.
-            log.warning("no checkpoint stored", extra={"job": run.id, "reason": str(error)})
-        else:
-            emit(Event(job_id=run.id, kind="checkpoint", data=data))
-
-
-def due(step: int, every: int) -> bool:
-    """Whether something done every so many steps (0: never) is done after this one."""
-    return every > 0 and step % every == 0
+            picture = read_png(self._files.read(sha256))
+        except NotFound:
+            raise JobFailed("image_missing", "The picture of this video is no longer in the file store.") from None
+        return fit(picture, run.plan.width, run.plan.height, run.plan.resize_mode)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from videoserve.media.mp4 import write_mp4
 from videoserve.media.sheet import spritesheet, thumbnail
-from videoserve.storage.files import FileStore
+from videoserve.storage.files import FileStore, disk_full_is_told
 from videoserve.types import Output, VideoPlan
 
 
@@ -21,9 +21,11 @@ class Written:
 
 def write(frames: NDArray[np.uint8], plan: VideoPlan, files: FileStore) -> Written:
     """Stores the three variants of uint8 frames [F, H, W, 3]. Raises ServeError when the disk is full."""
-    path = files.temporary(".mp4")
+    with disk_full_is_told():
+        path = files.temporary(".mp4")
     try:
-        notes = write_mp4(frames, plan.fps, plan.crf, path)
+        with disk_full_is_told():
+            notes = write_mp4(frames, plan.fps, plan.crf, path)
         size = path.stat().st_size
         video = Output(sha256=files.put_file(path), bytes=size, media_type="video/mp4")
     finally:

@@ -57,7 +57,10 @@ async function start() {
   const videos = await refresh();
   $("access").classList.toggle("used", apiKey() !== "");
   getJson("/v1/models")
-    .then(({ data }) => { $("model").textContent = data.map((model) => model.id).join(", "); })
+    .then(({ data }) => {
+      const videos = data.filter((model) => model.kind === "video");
+      $("model").textContent = videos.map((model) => model.id).join(", ");
+    })
     .catch(() => { $("model").textContent = ""; });
   const wanted = location.hash.slice(1);
   if (!wanted) return;

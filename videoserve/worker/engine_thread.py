@@ -17,7 +17,8 @@ class EngineThread:
     """Steps an engine for as long as it has work, and does what it is asked between two steps.
 
     `on_event` gets the engine's events on the event loop, in order, and all those of a step before the answer to any
-    `call` made during it. `failed` ends with the exception that escaped from the engine: the thread is gone then.
+    `call` made during it. Tokens that are emitted one after the other come at one moment.
+    `failed` ends with the exception that escaped from the engine: the thread is gone then.
     `parted` ends with the CommunicationError of an engine of several ranks that lost one: it makes no step any more,
     and is still asked.
     """
@@ -34,6 +35,7 @@ class EngineThread:
         for end in (self.failed, self.parted):
             end.add_done_callback(lambda ended: ended.exception())
         self._alone = False
+        self._tokens: list[Event] = []
         self._boundary = asyncio.Event()
 
     def start(self) -> None:
@@ -62,10 +64,13 @@ class EngineThread:
         return answer.result()
 
     async def boundary(self, timeout_s: float) -> None:
-        """Waits until the engine has ended a step, for at most `timeout_s`."""
-        self._boundary.clear()
+        """Waits until the engine has ended a step since the last call of this, for at most `timeout_s`.
+
+        Since then, and not from now on: an engine that ended its last step just before has none to wait for.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._boundary.wait(), timeout_s)
+        self._boundary.clear()
 
     def part(self, error: CommunicationError) -> None:
         """A rank is gone, says somebody else: no step begins after the one that the engine may be in."""
@@ -83,6 +88,7 @@ class EngineThread:
         try:
             while self._do_orders(wait=not busy):
                 busy = not self._alone and self._step()
+                self._hand_over_tokens()
                 self._tell(self._boundary.set)
             self._engine.close()
         except BaseException as error:
@@ -109,7 +115,20 @@ class EngineThread:
             wait = False
 
     def _emit(self, event: Event) -> None:
+        if event.kind == "tokens":
+            self._tokens.append(event)
+            return
+        self._hand_over_tokens()
         self._tell(self._on_event, event)
+
+    def _hand_over_tokens(self) -> None:
+        if self._tokens:
+            tokens, self._tokens = self._tokens, []
+            self._tell(self._on_all, tokens)
+
+    def _on_all(self, events: list[Event]) -> None:
+        for event in events:
+            self._on_event(event)
 
     def _tell(self, callback: Callable[..., object], *args: object) -> None:
         # The loop is closed when a draining worker has stopped waiting for a long step: nobody listens any more.

@@ -9,11 +9,14 @@ from enum import Enum
 from functools import partial
 
 from videoserve.broker.broker import Broker
+from videoserve.broker.leases import new_call
 from videoserve.broker.patience import until_stored
 from videoserve.broker.state import Claim
 from videoserve.errors import FenceLost, ServeError
-from videoserve.storage.files import FileStore
+from videoserve.storage.files import FAILING, FileStore
 from videoserve.types import Event, Output
+from videoserve.worker.storing import can_store
+from videoserve.worker.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +33,13 @@ class Ending(Enum):
 class Forwarder:
     """The events of one claimed job on their way to the broker. `run` ends with the job, or with its lease.
 
-    `outcome` says how the job ended, once it has: completed, failed, cancelled, or lost to another worker.
+    `outcome` says how the job ended, once it has: completed, failed, cancelled, handed back because its files
+    could not be stored, or lost to another worker.
     """
 
-    def __init__(self, broker: Broker, files: FileStore, claim: Claim):
+    def __init__(self, broker: Broker, files: FileStore, claim: Claim, teller: Teller):
         self._broker = broker
+        self._teller = teller
         self._files = files
         self._claim = claim
         self._outbox: deque[Event] = deque()
@@ -94,9 +99,11 @@ class Forwarder:
         return False
 
     async def _record(self, events: list[Event]) -> None:
-        if events:
-            job, fence = self._claim.job.id, self._claim.fence
-            await self._drop(lambda: self._broker.record(job, fence, events))
+        if events and all(event.kind == "tokens" for event in events):
+            await self._teller.tell(self._claim, events)
+        elif events:
+            job, fence, call = self._claim.job.id, self._claim.fence, new_call()
+            await self._drop(lambda: self._broker.record(job, fence, events, call=call))
 
     async def _end(self, event: Event) -> None:
         job, fence, data = self._claim.job.id, self._claim.fence, event.data
@@ -105,11 +112,18 @@ class Forwarder:
             # The same in every attempt, so that the last one ends the holds of those before it.
             hold = f"output_{job}"
             if await self._kept({output.sha256 for output in outputs.values()}, hold):
-                await self._drop(lambda: self._broker.finish(job, fence, outputs, data["receipt"], hold=hold))
+                receipt, twin = data["receipt"], data.get("twin")
+                await self._drop(
+                    lambda: self._broker.finish(job, fence, outputs, receipt, hold=hold, twin_receipt=twin)
+                )
                 self.outcome = "completed"
                 return
             data = {"code": "result_deleted", "message": RESULT_DELETED, "retry": True}
         code, message, retry = data["code"], data["message"], data["retry"]
+        if code in FAILING and not await can_store(self._files):
+            await self._drop(lambda: self._broker.release(job, fence))
+            self.outcome = "handed_back"
+            return
         await self._drop(lambda: self._broker.fail(job, fence, code, message, retry=retry))
         self.outcome = "cancelled" if code == "cancelled" else "failed"
 

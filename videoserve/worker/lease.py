@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -86,6 +87,11 @@ class Leases:
         """Forgets it, unless the same job has been claimed anew since."""
         if self._held.get(held.id) is held:
             del self._held[held.id]
+
+    async def emptied(self, deadline: float) -> None:
+        """Waits until no job is held, at most to `deadline` of the monotonic clock."""
+        while self._held and time.monotonic() < deadline:
+            await asyncio.sleep(WATCH_S)
 
     async def renew(self) -> None:
         """The loop that keeps the leases."""

@@ -1,11 +1,9 @@
-"""One rank of a worker: its process, its device, and the process group it joins."""
+"""One rank of a worker: its process, from the fork to its exit code."""
 
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 from videoserve.config import EXIT_REFUSED, Settings
@@ -16,9 +14,6 @@ log = logging.getLogger(__name__)
 
 # Tells the rank that leads that another one is gone.
 PART = signal.SIGUSR1
-# Until every rank is there: one may still be importing while the others wait.
-JOIN_S = 600.0
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 def run_rank(settings: Settings, folder: str, worker: int) -> None:
@@ -32,6 +27,14 @@ def run_rank(settings: Settings, folder: str, worker: int) -> None:
     from videoserve.worker.run import run_follower, run_worker
 
     leave(settings, folder, worker, run_worker, run_follower)
+
+
+def run_chat_rank(settings: Settings, folder: str, worker: int) -> None:
+    """The life of a rank of a chat worker, whose settings these are; see run_rank."""
+    bind_to_parent()
+    from videoserve.worker.run_chat import follow_chats, lead_chats
+
+    leave(settings, folder, worker, lead_chats, follow_chats)
 
 
 def leave(
@@ -59,11 +62,13 @@ def leave(
 
 
 def exit_code(settings: Settings, folder: str, worker: int, live: Callable[[Settings], int]) -> int:
+    from videoserve.video.join import join, own_settings
     from videoserve_kernels.comm.exchange import CommunicationError
 
     try:
-        own = own_settings(settings, int(os.environ["RANK"]), worker)
-        join(own, Path(folder) / f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}")
+        rank = int(os.environ["RANK"])
+        own = own_settings(settings, rank, worker)
+        join(own, rank, Path(folder) / f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}")
         return live(own)
     except ValueError as error:
         log.error(str(error))
@@ -74,38 +79,3 @@ def exit_code(settings: Settings, folder: str, worker: int, live: Callable[[Sett
     except Exception:
         log.exception("the rank broke")
         return 1
-
-
-def own_settings(settings: Settings, rank: int, worker: int) -> Settings:
-    """The settings of one rank: its own device, counted on from the one that is set, and its share of the cores."""
-    import torch
-
-    device = settings.device
-    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
-        first = int(device.partition(":")[2] or 0)
-        device = f"cuda:{first + worker * settings.ranks + rank}"
-    threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // settings.ranks)
-    return settings.model_copy(update={"device": device, "threads": threads})
-
-
-def join(settings: Settings, store: Path) -> None:
-    """Makes this process a rank of torch.distributed's world; `store` is the file by which the ranks find each other.
-
-    Nothing of it can be reached from another machine. Raises ValueError, a sentence, for a device that is not there.
-    """
-    import torch
-    import torch.distributed as dist
-
-    from videoserve.video.environment import pick_device
-
-    device = pick_device(settings.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{store}",
-        rank=int(os.environ["RANK"]),
-        world_size=settings.ranks,
-        timeout=timedelta(seconds=JOIN_S),
-    )

@@ -9,8 +9,8 @@ from videoserve.types import Event
 class Tally:
     """Per job: when it was claimed, which stage it is in and since when. The counts are in `meter`."""
 
-    def __init__(self, kind: str):
-        self.meter = Meter()
+    def __init__(self, kind: str, meter: Meter):
+        self.meter = meter
         self._kind = kind
         self._claimed: dict[str, float] = {}
         self._stages: dict[str, tuple[str, float]] = {}

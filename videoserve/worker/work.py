@@ -9,6 +9,7 @@ from videoserve.broker.broker import Broker
 from videoserve.broker.patience import until_stored
 from videoserve.config import EXIT_REFUSED, Settings
 from videoserve.janitor import ForeignFiles, own_files
+from videoserve.metrics import Meter
 from videoserve.storage.files import FileStore
 from videoserve.types import Engine
 from videoserve.worker.rank import PART
@@ -24,13 +25,15 @@ def exit_code_of(
     files: FileStore,
     engine: Engine,
     shown: dict[str, object] | None = None,
+    meter: Meter | None = None,
 ) -> int:
     """Runs a worker until SIGTERM or SIGINT; 0, 1 when it broke or lost a rank, 2 when it must not begin as it is.
 
-    `shown` is what the heartbeat tells besides, as it stands at each beat: changed in place, never in its keys.
+    `shown` is what the heartbeat tells besides, as it stands at each beat: changed in place, never in its keys. `meter`
+    has what the engine counts, if it does.
     """
     try:
-        asyncio.run(work(settings, model, files, engine, {} if shown is None else shown))
+        asyncio.run(work(settings, model, files, engine, {} if shown is None else shown, meter))
     except (CannotLoad, ForeignFiles) as error:
         log.error(str(error))
         return EXIT_REFUSED
@@ -43,7 +46,14 @@ def exit_code_of(
     return 0
 
 
-async def work(settings: Settings, model: str, files: FileStore, engine: Engine, shown: dict[str, object]) -> None:
+async def work(
+    settings: Settings,
+    model: str,
+    files: FileStore,
+    engine: Engine,
+    shown: dict[str, object],
+    meter: Meter | None = None,
+) -> None:
     broker = Broker.from_settings(settings)
     # Before anything is claimed: what a job needs must be among these files.
     try:
@@ -62,6 +72,7 @@ async def work(settings: Settings, model: str, files: FileStore, engine: Engine,
         lease_s=settings.lease_s,
         drain_s=settings.drain_s,
         shown=shown,
+        meter=meter,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,8 +9,9 @@ from videoserve.background import Background, first_of
 from videoserve.broker.broker import Broker
 from videoserve.broker.patience import until_stored
 from videoserve.broker.state import Claim
-from videoserve.errors import JobFailed
+from videoserve.errors import JobFailed, ServeError
 from videoserve.janitor import keep_clean
+from videoserve.metrics import Meter
 from videoserve.storage.files import FileStore
 from videoserve.types import Appetite, Engine, Event
 from videoserve.worker.engine_thread import EngineThread
@@ -18,7 +19,9 @@ from videoserve.worker.forward import Ending, Forwarder
 from videoserve.worker.handover import RESERVE_S, Handover, in_time, told
 from videoserve.worker.heartbeat import Heartbeat
 from videoserve.worker.lease import Held, Leases
+from videoserve.worker.storing import blames_store, until_storing
 from videoserve.worker.tally import Tally
+from videoserve.worker.teller import Teller
 from videoserve_kernels.comm.exchange import CommunicationError
 
 log = logging.getLogger(__name__)
@@ -46,19 +49,24 @@ class Worker:
         lease_s: float,
         drain_s: float,
         shown: Mapping[str, object] | None = None,
+        meter: Meter | None = None,
     ):
-        """`shown` is what its heartbeat tells of it besides: how many ranks it has, for one."""
+        """`shown` is what its heartbeat tells of it besides: how many ranks it has, for one. `meter` has what its
+        engine counts, if it does.
+        """
         self._broker = broker
         self._files = files
         self._drain_s = drain_s
         self._thread = EngineThread(engine, self._on_event)
         self._background = Background()
+        self._teller = Teller(broker, self._background)
         self._leases = Leases(broker, lease_s, self._on_cancelled, self._on_lost)
-        self._tally = Tally(engine.kind)
+        self._tally = Tally(engine.kind, meter or Meter())
         self._alive = Heartbeat(broker, engine.kind, model, self._leases.ids, self._tally.meter, shown or {})
         self._handover = Handover(broker, self._thread, self._leases, self._tally)
         self._claiming: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
+        self._store_fails = False
 
     @property
     def id(self) -> str:
@@ -112,11 +120,30 @@ class Worker:
     async def _claim_jobs(self) -> None:
         while not self._stop.is_set():
             appetite = await self._thread.call(lambda engine: engine.wants())
-            claim = await self._claim(appetite)
-            if claim is not None:
-                await self._take(claim)
-            elif not self._stop.is_set():
+            if self._store_fails:
+                await self._until_storing()
+            elif not await self._claim_for(appetite) and not self._stop.is_set():
                 await self._until_worth_asking(appetite)
+
+    async def _until_storing(self) -> None:
+        """Claims nothing while no job could keep what it makes."""
+        self._alive.set_ready(False)
+        waiting = asyncio.ensure_future(until_storing(self._files))
+        await first_of(self._stop, waiting)
+        waiting.cancel()
+        self._store_fails = False
+        self._alive.set_ready(not self._stop.is_set())
+
+    async def _claim_for(self, appetite: Appetite | None) -> bool:
+        """Takes what there is of what the engine wants, all at one boundary between its steps; False for nothing."""
+        taking: list[asyncio.Task[None]] = []
+        while len(taking) < (appetite.room if appetite else 0):
+            claim = await self._claim(appetite)
+            if claim is None:
+                break
+            taking.append(self._background.spawn(self._take(claim)))
+        await asyncio.gather(*taking)
+        return bool(taking)
 
     async def _claim(self, appetite: Appetite | None) -> Claim | None:
         if appetite is None or self._stop.is_set():
@@ -139,7 +166,7 @@ class Worker:
         earlier = self._leases.get(job.id)
         if earlier is not None:
             await self._abandon(earlier)
-        held = Held(claim=claim, forwarder=Forwarder(self._broker, self._files, claim))
+        held = Held(claim=claim, forwarder=Forwarder(self._broker, self._files, claim, self._teller))
         self._leases.add(held)
         self._tally.claimed(job.id)
         self._background.spawn(self._answer_for(held))
@@ -155,12 +182,14 @@ class Worker:
         try:
             await self._thread.call(admit)
         except JobFailed as error:
-            held.forwarder.add(_failed(job.id, error.code, error.message, error.retry))
+            self._report(held, _failed(job.id, error.code, error.message, error.retry))
+        except ServeError as error:
+            self._report(held, _failed(job.id, error.code, error.message, True))
         except CommunicationError:
             raise
         except Exception as error:
             log.exception("the engine did not take the job", extra={"job": job.id})
-            held.forwarder.add(_failed(job.id, "worker_error", f"The job could not start: {told(error)}.", True))
+            self._report(held, _failed(job.id, "worker_error", f"The job could not start: {told(error)}.", True))
 
     async def _answer_for(self, held: Held) -> None:
         """The life of a held job: its events until it has ended or its fence is lost."""
@@ -197,7 +226,12 @@ class Worker:
         held = self._leases.get(event.job_id)
         if held is not None and held.admitted:
             self._tally.saw(event)
-            held.forward(event)
+            self._report(held, event)
+
+    def _report(self, held: Held, event: Event) -> None:
+        # Before anybody hears of it: the next claim may come at once.
+        self._store_fails = self._store_fails or blames_store(event)
+        held.forward(event)
 
     async def _publish_costs(self) -> None:
         costs = await self._thread.call(lambda engine: engine.costs())
@@ -205,10 +239,15 @@ class Worker:
             await until_stored(lambda: self._broker.save_costs(self._alive.model, costs))
 
     async def _drain(self, deadline: float) -> None:
-        """Takes no more jobs, gives back those it has, and closes the engine if that can be done."""
+        """Takes no more jobs, gives back those it has, and closes the engine if that can be done.
+
+        Chats have no checkpoint: as many as can be are answered first.
+        """
         began = time.monotonic()
         log.info("draining", extra={"worker": self.id, "jobs": self._leases.ids()})
         await self._no_more_claims(deadline - RESERVE_S - time.monotonic())
+        if self._alive.kind == "chat":
+            await self._leases.emptied(deadline - 2 * RESERVE_S)
         await self._handover.release_all(deadline)
         await self._thread.stop(1.0)
         await in_time(self._broker.farewell(self.id))

@@ -61,6 +61,34 @@ def noised(latents: torch.Tensor, noise: torch.Tensor, sigma: torch.Tensor) -> t
     return mixed
 
 
+def error(
+    dit: Any, latents: torch.Tensor, text: tuple[torch.Tensor, torch.Tensor], sigma: torch.Tensor, noise: torch.Tensor
+) -> torch.Tensor:
+    """Mean square error of the velocity noise - latents at noise levels sigma [B], the first frame left out.
+
+    `text` is what the reader made of the prompts.
+    """
+    out = velocity(dit, noised(latents, noise, sigma), sigma * 1000, *text)
+    return functional.mse_loss(out[:, :, 1:], (noise - latents)[:, :, 1:])
+
+
+def random_sigma(count: int) -> torch.Tensor:
+    """Noise levels [count] as the shifted schedule spreads them."""
+    uniform = torch.rand(count)
+    return SHIFT * uniform / (1 + (SHIFT - 1) * uniform)
+
+
+@torch.no_grad()
+def errors_at_levels(dit: Any, latents: torch.Tensor, text: tuple[torch.Tensor, torch.Tensor]) -> list[float]:
+    """The error at fixed noise, one number a level of CHECK_SIGMAS."""
+    generator = torch.Generator().manual_seed(1)
+    errors = []
+    for level in CHECK_SIGMAS:
+        sigma = torch.full((len(latents),), level)
+        errors.append(error(dit, latents, text, sigma, torch.randn(latents.shape, generator=generator)).item())
+    return errors
+
+
 class Lesson:
     """What a step needs: latents with prompts, and the loss on them."""
 
@@ -68,27 +96,15 @@ class Lesson:
         self.reader, self.rng = reader, rng
 
     def loss(self, dit: Any, latents: torch.Tensor, labels: list[Label]) -> torch.Tensor:
-        """Mean square error of the velocity noise - latents at random noise levels, the first frame left out."""
+        """The error at random noise levels."""
         prompts = ["" if self.rng.random() < UNPROMPTED else prompt_for(label, self.rng) for label in labels]
-        text, bias = self.reader(prompts, self.rng.choice(PADDINGS))
-        uniform = torch.rand(len(labels))
-        sigma = SHIFT * uniform / (1 + (SHIFT - 1) * uniform)
-        noise = torch.randn_like(latents)
-        out = velocity(dit, noised(latents, noise, sigma), sigma * 1000, text, bias)
-        return functional.mse_loss(out[:, :, 1:], (noise - latents)[:, :, 1:])
+        text = self.reader(prompts, self.rng.choice(PADDINGS))
+        return error(dit, latents, text, random_sigma(len(labels)), torch.randn_like(latents))
 
-    @torch.no_grad()
     def check(self, dit: Any, latents: torch.Tensor, labels: list[Label]) -> list[float]:
-        """The same error at fixed noise and prompts, one number a level of CHECK_SIGMAS."""
-        rng, errors = random.Random(5), []
-        generator = torch.Generator().manual_seed(1)
-        text, bias = self.reader([prompt_for(label, rng) for label in labels], 64)
-        for level in CHECK_SIGMAS:
-            sigma = torch.full((len(labels),), level)
-            noise = torch.randn(latents.shape, generator=generator)
-            out = velocity(dit, noised(latents, noise, sigma), sigma * 1000, text, bias)
-            errors.append(functional.mse_loss(out[:, :, 1:], (noise - latents)[:, :, 1:]).item())
-        return errors
+        """The errors at fixed noise and prompts."""
+        rng = random.Random(5)
+        return errors_at_levels(dit, latents, self.reader([prompt_for(label, rng) for label in labels], 64))
 
 
 def first_weights(arguments: argparse.Namespace, vae: AutoencoderKLWan, text_channels: int) -> WanTransformer3DModel:

@@ -48,17 +48,19 @@ class WanVae:
         return device
 
     @torch.inference_mode()
-    def encode(self, video: Tensor) -> Tensor:
+    def encode(self, video: Tensor, most: int | None = None) -> Tensor:
         """The most likely latents of a video, normalised as the transformer wants them, float32.
 
         video [B, 3, 4·n + 1, H, W] in -1..1; returns [B, C, n + 1, H / f, W / f]. ValueError for another frame count.
+        No chunk makes more than `most` latent frames beside the first one. With 1 all clips go through in the same
+        pieces, so that those of at least five frames begin with the same bits where they begin with the same frames.
         """
         frames = video.shape[2]
         if frames % TEMPORAL_FACTOR != 1:
             raise ValueError(f"A clip of {frames} frames cannot be encoded: it must have 4·n + 1.")
         x = self.split_patches(video.to(self.device, self.dtype))
         mean = (
-            torch.cat(list(self.through(self.encode_chunk, self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4]))), dim=1)
+            torch.cat(list(self.through(self.encode_chunk, self.chunks(x, TEMPORAL_FACTOR, x.shape[2:4], most))), dim=1)
             .permute(0, 4, 1, 2, 3)
             .float()
         )

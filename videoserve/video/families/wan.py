@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from videoserve.video.families.block import WanBlock
 from videoserve.video.families.context import TextContext, pad_text
+from videoserve.video.families.middle import MiddleBlocks
 from videoserve.video.families.shard import Shard, steps_of
 from videoserve_kernels.comm.gather import gather_branches, gather_sequence
 from videoserve_kernels.comm.mesh import Mesh
@@ -95,30 +96,52 @@ class WanTransformer:
         steps = self.steps(grid[1] * grid[2], here.start, here.stop)
         return Shard(mesh=mesh, length=length, here=here, turns=self.turns(*grid)[here], steps=steps)
 
+    def row_bytes(self, size: Sequence[int], mesh: Mesh) -> int:
+        """Bytes of the tokens that this rank holds of one row of latents of `size` (frames, height, width)."""
+        tokens = mesh.lengths(prod(size) // prod(self.config.patch_size))[mesh.sequence.index]
+        channels: int = self.config.num_attention_heads * self.config.attention_head_dim
+        return tokens * channels * self.dtype.itemsize
+
     @torch.inference_mode()
-    def forward(self, latents: Tensor, timesteps: Tensor, context: TextContext, mesh: Mesh) -> Tensor:
+    def forward(
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        context: TextContext,
+        mesh: Mesh,
+        middle: MiddleBlocks | None = None,
+    ) -> Tensor:
         """The velocity of every job and guidance branch, the same on every rank of the mesh.
 
         latents [J, C_in, F, H, W] (see Conditioning.model_input); timesteps [J], the scheduler's, each job at its own;
         context of the same jobs, with the branches that this rank's part of the mesh computes: both, or with cfg 2 its
-        own. Returns [J · branches, C_out, F, H, W] in the module's dtype, cond and uncond of each job in turn.
+        own. Returns [J · branches, C_out, F, H, W] in the module's dtype, cond and uncond of each job in turn. `middle`
+        may leave out blocks of the only job.
         """
         frames, height, width = latents.shape[2:]
         _, patch_height, patch_width = self.config.patch_size
         grid = frames, height // patch_height, width // patch_width
         shard = self.shard(grid, mesh)
         x = self.embed_patches(latents.to(self.device, self.dtype), shard)  # [J, S, C]
+        if middle is not None:
+            middle.begin(x, len(self.blocks))
         time, steps = self.embed_timesteps(timesteps.to(self.device))
         # Guidance branches differ by their text only, so they part at the first cross-attention.
         first = self.blocks[0]
         x = first.self_attention(x, first.modulation(steps), shard)
         x, time, steps = (t.repeat_interleave(context.branches, dim=0) for t in (x, time, steps))  # [R, ...]
         for layer, block in enumerate(self.blocks):
+            if middle is not None:
+                x = middle.at(layer, x)
+                if middle.leaves_out(layer):
+                    continue
             table = block.modulation(steps)
             if layer > 0:
                 x = block.self_attention(x, table, shard)
             x = block.cross_attention(x, context, layer)
             x = block.feed_forward(x, table, shard)
+        if middle is not None:
+            x = middle.at(len(self.blocks), x)
         patches = gather_sequence(self.project_out(x, time, shard), mesh, length=shard.length)
         return self.unpatch(gather_branches(patches, mesh), grid)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from videoserve.config import Settings
-from videoserve.worker.rank import own_settings
+from videoserve.video.join import own_settings
 
 
 @pytest.mark.parametrize(
