@@ -53,7 +53,7 @@ class Case:
 
 
 def cases(size: Size) -> list[Case]:
-    """Every kernel at one size."""
+    """Every kernel at one size, but for those of sparse models."""
     return [
         *attention_cases(size), *paged_cases(size), *token_cases(size), *wire_cases(size), *product_cases(size),
     ]  # fmt: skip

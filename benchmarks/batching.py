@@ -1,6 +1,6 @@
 """Two jobs that share their forwards against the same two one after the other; the demo model, denoising alone.
 
-    python benchmarks/batching.py [--rounds 5] [--steps 10] [--jobs 2] [--guidance 3]
+    python benchmarks/batching.py [--rounds 5] [--steps 10] [--jobs 2] [--guidance 3] [--busy]
 
 The jobs differ in picture seed and prompt. Refuses to print a time when a job's latents differ by more than 1e-4 from
 those it has alone; says whether they are the same to the last bit.
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from _interleaved import seconds_of_each, table
+from _interleaved import add_options, pick_clock, seconds_of_each, table
 from torch import Tensor
 
 from videoserve.planning.card import ModelCard, resolve_model
@@ -22,6 +22,7 @@ from videoserve.planning.plan import plan_video
 from videoserve.types import VideoPlan, VideoRequest
 from videoserve.video.denoise import advance, finished, velocities
 from videoserve.video.digest import DigestMemo
+from videoserve.video.leader import Leader
 from videoserve.video.load import Components, load_components
 from videoserve.video.quiet import quiet
 from videoserve.video.run import Run
@@ -53,17 +54,20 @@ def together(components: Components, plans: list[VideoPlan]) -> list[Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    add_options(parser, rounds=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--guidance", type=float, default=3.0)
     asked = parser.parse_args()
+    clock = pick_clock(asked.busy)
     quiet()
     model = resolve_model("demo")
     card = ModelCard.read(model)
     with tempfile.TemporaryDirectory() as data:
         memo = DigestMemo(Path(data) / "digests.json")
-        components = load_components(model, device=torch.device("cpu"), dtype=torch.float32, memo=memo)
+        device = torch.device("cpu")
+        alone = Leader(None, device=device)
+        components = load_components(model, device=device, dtype=torch.float32, memo=memo, ranks=alone)
     request = VideoRequest(prompt="", image="", num_inference_steps=asked.steps, guidance_scale=asked.guidance)
     plan = plan_video(request, card, card.sizes[0], random_seed=0)
     plans = [replace(plan, seed=seed, prompt=PROMPTS[seed % len(PROMPTS)]) for seed in range(asked.jobs)]
@@ -80,6 +84,7 @@ def main() -> None:
             f"{asked.jobs} together": lambda: together(components, plans),
         },
         asked.rounds,
+        clock,
     )
     print(table(taken, "one after the other"))
 

@@ -1,6 +1,6 @@
 """Every Triton kernel in one table: error in the interpreter, what a build takes on each card, and times on a GPU.
 
-    python benchmarks/kernels.py [--rounds 20]
+    python benchmarks/kernel_times.py [--rounds 20]
 
 Errors are of float32 inputs of odd sizes against float64, as a part of the largest value. Builds are bfloat16 at
 Wan-14B's shapes and need no GPU. Where there is one, each kernel is also timed beside torch, after its result was
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from _interpreter import repaired
 from _kernel_cases import Case, Size, cases
+from _sparse_cases import sparse_cases
 from torch import Tensor
 
 from videoserve_kernels import attention, modulate, norm, norm_rope
@@ -43,7 +44,7 @@ def print_errors() -> None:
     """As JSON, from a process that interprets."""
     torch.manual_seed(0)
     with repaired():
-        print(json.dumps({case.op: error(case.ours(), case.truth()) for case in cases(TINY)}))
+        print(json.dumps({case.op: error(case.ours(), case.truth()) for case in (*cases(TINY), *sparse_cases(TINY))}))
 
 
 def errors_in_the_interpreter() -> dict[str, float]:
@@ -148,7 +149,7 @@ def main() -> None:
     print(f"\n{torch.cuda.get_device_name()}, {LARGE.tokens} tokens of {LARGE.heads} × {LARGE.head_dim}, {LARGE.dtype}")
     print_ceilings(asked.rounds)
     print(f"{'op':28}{'error':>9}{'ours':>13}{'torch':>13}{'gain':>9}{'achieved':>15}")
-    for case in cases(LARGE):
+    for case in (*cases(LARGE), *sparse_cases(LARGE)):
         print_times(case, asked.rounds)
 
 
