@@ -4,22 +4,36 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.ranks import Ranks
+from tests.ranks import Ranks, let_go
 
 
 @pytest.fixture(scope="session")
-def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Ranks]]:
-    """ranks_of(4) -> four ranks that live on; new ones in place of those that a test has broken."""
+def kept_ranks() -> Iterator[dict[int, Ranks]]:
+    """The ranks that were started, by their number."""
     started: dict[int, Ranks] = {}
-
-    def ranks(size: int) -> Ranks:
-        if size not in started or not started[size].alive:
-            started[size] = Ranks(size, tmp_path_factory.mktemp(f"ranks{size}"))
-        return started[size]
-
-    yield ranks
+    yield started
     for group in started.values():
         group.close()
+
+
+@pytest.fixture(scope="module")
+def ranks_of(
+    kept_ranks: dict[int, Ranks], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[int], Ranks]]:
+    """ranks_of(4) -> four ranks that live on; new ones in place of those that a test has broken."""
+    asked: set[int] = set()
+
+    def ranks(size: int) -> Ranks:
+        asked.add(size)
+        if size not in kept_ranks or not kept_ranks[size].alive:
+            kept_ranks[size] = Ranks(size, tmp_path_factory.mktemp(f"ranks{size}"))
+        return kept_ranks[size]
+
+    yield ranks
+    # A hundred groups wake a hundred times a second each, for nobody.
+    for size in asked:
+        if kept_ranks[size].alive:
+            kept_ranks[size](let_go)
 
 
 @pytest.fixture

@@ -39,6 +39,17 @@ class World:
         self._meshes[key].counters.clear()
         return self._meshes[key]
 
+    def close(self) -> None:
+        """Lets the meshes go."""
+        for mesh in self._meshes.values():
+            mesh.close()
+        self._meshes.clear()
+
+
+def let_go(world: World) -> None:
+    """What ranks do between two files of tests."""
+    world.close()
+
 
 class RankFailed(AssertionError):
     """A function raised on some rank; the message has its traceback."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -76,10 +76,21 @@ async def test_cancelling_ends_the_stream(client: httpx.AsyncClient, make_video:
 async def test_silence_is_filled(
     client: httpx.AsyncClient, make_video: Make, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    beats = []
+
+    async def counted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            beats.extend([piece] if piece == b": alive\n\n" else [])
+            yield piece
+
+    with_heartbeats = events._with_heartbeats
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(events, "_with_heartbeats", lambda stream: counted(with_heartbeats(stream)))
     video = await make_video()
     following = asyncio.create_task(client.get(f"/v1/videos/{video['id']}/events"))
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(60):
+        while len(beats) < 2:
+            await asyncio.sleep(0.01)
     claim = await broker.claim("video", "w", Appetite(idle=True))
     assert claim is not None
     checkpoint = Event(job_id=video["id"], kind="checkpoint", data={"sha256": "0" * 64, "stage": "denoise", "step": 1})
