@@ -132,6 +132,28 @@ def test_an_attempt_that_says_otherwise_is_not_spliced(other: TokensData) -> Non
     assert raised.value.code == "answer_lost"
 
 
+@pytest.mark.parametrize("other", [said(0, [1], "ab", "stop"), said(0, [1, 2], "a", "stop")])
+def test_an_attempt_that_ends_sooner_is_not_told(other: TokensData) -> None:
+    told = Told(0)
+    told.take(said(0, [1, 2], "ab"))
+    told.begin_again()
+    with pytest.raises(ServeError) as raised:
+        told.take(other)
+    assert raised.value.code == "answer_lost"
+
+
+def test_a_continuation_ends_once() -> None:
+    told = Told(0)
+    told.take(said(0, [1], "a", "stop"))
+    told.begin_again()
+    again = told.take(said(0, [1], "a", "stop"))
+    assert (again.text, again.tokens, again.finish) == ("", (), None)
+    told.begin_again()
+    with pytest.raises(ServeError) as raised:
+        told.take(said(0, [1, 2], "ab", "stop"))
+    assert raised.value.code == "answer_lost"
+
+
 @pytest.mark.parametrize("same", [True, False])
 async def test_a_stream_whose_worker_is_lost(chat: httpx.AsyncClient, broker: Broker, same: bool) -> None:
     asking = asyncio.create_task(chat.post(URL, json={"prompt": "x", "stream": True, "seed": 1}))

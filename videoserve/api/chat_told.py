@@ -40,6 +40,7 @@ class Told:
     index: int
     tokens: list[int] = field(default_factory=list)
     text: str = ""
+    finish: FinishReason | None = None
     at_token: int = 0
     at_text: int = 0
 
@@ -52,15 +53,16 @@ class Told:
         known = self.tokens[self.at_token : self.at_token + len(tokens)]
         known_text = self.text[self.at_text : self.at_text + len(text)]
         if data["start"] != self.at_token or tokens[: len(known)] != known or text[: len(known_text)] != known_text:
-            raise ServeError(
-                "The worker that wrote this answer was lost, and the next one goes on with other words: what came so "
-                "far is not the beginning of a whole answer. Ask again.",
-                status=500,
-                code="answer_lost",
-            )
+            raise lost()
         self.at_token += len(tokens)
         self.at_text += len(text)
         new, new_text = tokens[len(known) :], text[len(known_text) :]
+        finish = data["finish_reason"]
+        ends_early = finish is not None and (self.at_token < len(self.tokens) or self.at_text < len(self.text))
+        ended_before = self.finish is not None and (new or new_text or finish not in (None, self.finish))
+        if ends_early or ended_before:
+            raise lost()
+        told_before, self.finish = self.finish, finish or self.finish
         self.tokens += new
         self.text += new_text
         logprobs = data["logprobs"]
@@ -69,8 +71,17 @@ class Told:
             text=new_text,
             tokens=tuple(new),
             logprobs=None if logprobs is None else logprobs[len(known) :],
-            finish=data["finish_reason"],
+            finish=None if told_before else finish,
         )
+
+
+def lost() -> ServeError:
+    return ServeError(
+        "The worker that wrote this answer was lost, and the next one goes on with other words: what came so far is "
+        "not the beginning of a whole answer. Ask again.",
+        status=500,
+        code="answer_lost",
+    )
 
 
 News = Grown | ChatReceipt
