@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_too_little_memory_is_refused_with_a_sentence(v4: Open) -> None:
 
 def test_what_outlives_the_process_is_not_used(v4: Open) -> None:
     # Nothing of this cache could be called.
-    asked = v4(cache=object())
+    asked = v4(cache=SimpleNamespace(drops=0))
     assert asked.ask(tokens=LONG, max_tokens=2)["usage"]["cached_tokens"] == 0
 
 

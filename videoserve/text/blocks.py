@@ -72,6 +72,13 @@ class Blocks:
                 else:
                     self._free.add(block)
 
+    def forget(self) -> None:
+        """Nobody finds what is here so far; those who hold blocks go on."""
+        self._free.update(self._kept)
+        self._kept.clear()
+        self._block_of.clear()
+        self._hash_of.clear()
+
     def _forget(self, block: int) -> None:
         del self._block_of[self._hash_of.pop(block)]
         self._free.add(block)

@@ -51,6 +51,7 @@ class TextEngine:
         self._counts = Counts(meter or Meter())
         self._settings = settings
         self._cache = cache
+        self._drops = 0
         self._kept: KeptPrefixes | None = None
         self._chats: dict[str, Chat] = {}
         self._speed = Speed()
@@ -99,6 +100,7 @@ class TextEngine:
     def step(self, emit: Emit) -> bool:
         """One forward: a token of each chat that is answered, and pieces of prompts. False when nothing is left."""
         self._end_overdue(emit)
+        self._hear_of_drops()
         picked = self._schedule.pick()
         if picked:
             self._forward(picked, emit)
@@ -226,6 +228,14 @@ class TextEngine:
             if chat.job.deadline is not None and chat.job.deadline < now:
                 sentence = f"The deadline passed {now - chat.job.deadline:.1f} s ago and the answer is not finished."
                 self._fail(chat.job.id, JobFailed("deadline_exceeded", sentence), emit)
+
+    def _hear_of_drops(self) -> None:
+        """Beginnings in memory go with the entries of the cache that somebody has dropped."""
+        if self._cache is not None and self._cache.drops != self._drops:
+            self._drops = self._cache.drops
+            self.blocks.forget()
+            if self._kept is not None:
+                self._kept.forget()
 
     def _fail(self, job_id: str, failure: JobFailed, emit: Emit) -> None:
         if job_id not in self._chats:

@@ -3,7 +3,6 @@
 import logging
 import queue
 import threading
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +15,12 @@ from videoserve_cache.tiers import SharedCache
 
 log = logging.getLogger(__name__)
 
-# Blocks an entry: a lookup for each 128 tokens.
+# Blocks an entry has at most: a lookup for each 128 tokens.
 GROUP = 8
 # Entries that may wait to be written; more are not kept.
 WAITING = 64
+# Of so many entries a worker knows that they are kept; of others it asks the cache again.
+KNOWN = 1 << 16
 
 
 class KeptPrefixes:
@@ -27,59 +28,93 @@ class KeptPrefixes:
 
     def __init__(self, cache: SharedCache, pool: KvPool, model: str):
         self._cache, self._pool, self._model = cache, pool, model
-        self._stored: set[Hash] = set()
-        self._queue: queue.Queue[tuple[Key, Tensor, float] | None] = queue.Queue(maxsize=WAITING)
+        # The oldest first; those that wait to be written are among them.
+        self._stored: dict[Hash, None] = {}
+        self._lock = threading.Lock()
+        self._queue: queue.Queue[tuple[Hash, Key, Tensor, float] | None] = queue.Queue(maxsize=WAITING)
         self._thread = threading.Thread(target=self._write, name="kept-prefixes", daemon=True)
         self._thread.start()
 
     def restore(self, sequence: Sequence, tenant: str) -> int:
         """How many blocks behind the computed ones hold what was kept."""
-        done = sequence.computed // BLOCK
-        hashes = sequence.known()
-        at = done - done % GROUP
-        while at + GROUP <= len(hashes):
-            hit = self._cache.get(self._key(hashes[at + GROUP - 1], sequence, tenant))
-            if hit is None:
+        usable, hashes = len(sequence.known()), sequence.whole()
+        done = have = sequence.computed // BLOCK
+        for at in range(done - done % GROUP, usable, GROUP):
+            kept = self._find(hashes[at : at + GROUP], sequence, tenant)
+            for i in range(have, min(at + len(kept), usable)):
+                self._pool.write(sequence.blocks[i], kept[i - at])
+                have = i + 1
+            if len(kept) < GROUP:
                 break
-            with hit:
-                content = torch.frombuffer(hit.content, dtype=self._pool.keys.dtype)
-            if content.numel() != GROUP * self._pool.values_a_block:
-                break
-            groups = content.view(GROUP, *self._pool.block_shape)
-            for i in range(max(done, at), at + GROUP):
-                self._pool.write(sequence.blocks[i], groups[i - at])
-            self._stored.add(hashes[at + GROUP - 1])
-            at += GROUP
-        return max(at - done, 0)
+        return have - done
 
     def keep(self, sequence: Sequence, tenant: str, token_s: float) -> None:
-        """Keeps the whole groups of what a sequence has computed; `token_s` are seconds a token took."""
-        for at in range(0, sequence.sealed - GROUP + 1, GROUP):
-            hash_ = sequence.hashes[at + GROUP - 1]
+        """Keeps what a sequence has computed, in groups of whole blocks; `token_s` are seconds a token took."""
+        for at in range(0, sequence.sealed, GROUP):
+            end = min(at + GROUP, sequence.sealed)
+            hash_ = sequence.hashes[end - 1]
             if hash_ in self._stored or self._queue.full():
                 continue
-            self._stored.add(hash_)
-            content = torch.stack([self._pool.read(block) for block in sequence.blocks[at : at + GROUP]])
-            self._queue.put((self._key(hash_, sequence, tenant), content, token_s * GROUP * BLOCK))
+            self._know(hash_)
+            content = torch.stack([self._pool.read(block) for block in sequence.blocks[at:end]])
+            self._queue.put((hash_, self._key(hash_, sequence, tenant), content, token_s * len(content) * BLOCK))
+
+    def forget(self) -> None:
+        """Entries were dropped: none is known to be kept."""
+        with self._lock:
+            self._stored.clear()
 
     def close(self) -> None:
         """Waits until everything is written."""
         self._queue.put(None)
         self._thread.join()
 
+    def _find(self, hashes: list[Hash], sequence: Sequence, tenant: str) -> Tensor:
+        """What is kept of a group with these hashes, [n, 2, layers, BLOCK, M, D]; n is 0 for nothing.
+
+        A group at the end of what was computed is kept as far as it went, by its last block.
+        """
+        for count in range(len(hashes), 0, -1):
+            hash_ = hashes[count - 1]
+            hit = self._cache.get(self._key(hash_, sequence, tenant))
+            if hit is None:
+                self._unknow(hash_)
+                continue
+            with hit:
+                content = torch.frombuffer(hit.content, dtype=self._pool.keys.dtype)
+            if content.numel() == count * self._pool.values_a_block:
+                self._know(hash_)
+                return content.view(count, *self._pool.block_shape)
+        return torch.empty(0, *self._pool.block_shape)
+
     def _key(self, hash_: Hash, sequence: Sequence, tenant: str) -> Key:
         loras = tuple(sorted({use.digest for use in sequence.plan.loras}))
         return Key(kind="kv_prefix", digest=hash_.hex(), tenant=tenant, model=self._model, loras=loras)
 
     def _write(self) -> None:
-        while (job := self._queue.get()) is not None:
-            key, content, cost_s = job
-            about: dict[str, Any] = {"tokens": GROUP * BLOCK, "dtype": str(content.dtype).removeprefix("torch.")}
-            try:
-                # NumPy knows no bfloat16; bytes are bytes.
-                values = content.cpu().view(torch.uint8).numpy().data.cast("B")
-                # Computed in pieces of other sizes the same tokens give other last bits.
-                self._cache.put(key, values, about=about, cost_s=cost_s, cls="E1")
-            except (OSError, RuntimeError):
-                # A beginning that is not kept is computed again; chats go on, and so do the next ones here.
-                log.exception("the beginning of a chat was not kept")
+        while (waiting := self._queue.get()) is not None:
+            self._write_one(*waiting)
+            self._queue.task_done()
+
+    def _write_one(self, hash_: Hash, key: Key, content: Tensor, cost_s: float) -> None:
+        about = {"tokens": len(content) * BLOCK, "dtype": str(content.dtype).removeprefix("torch.")}
+        try:
+            # NumPy knows no bfloat16; bytes are bytes.
+            values = content.cpu().view(torch.uint8).numpy().data.cast("B")
+            # Computed in pieces of other sizes the same tokens give other last bits.
+            if not self._cache.put(key, values, about=about, cost_s=cost_s, cls="E1"):
+                self._unknow(hash_)
+        except (OSError, RuntimeError):
+            self._unknow(hash_)
+            # A beginning that is not kept is computed again; chats go on, and so do the next ones here.
+            log.exception("the beginning of a chat was not kept")
+
+    def _know(self, hash_: Hash) -> None:
+        with self._lock:
+            self._stored[hash_] = None
+            if len(self._stored) > KNOWN:
+                del self._stored[next(iter(self._stored))]
+
+    def _unknow(self, hash_: Hash) -> None:
+        with self._lock:
+            self._stored.pop(hash_, None)

@@ -38,7 +38,8 @@ def load_model(
     source = _read_file(path) if path.is_file() else read_directory(path)
     family = DeepseekV4 if isinstance(source.shape, V4Shape) else Llama
     model = family(source, device=device, dtype=dtype, int8=int8, sharing=sharing)
-    kept = "int8" if int8 else str(dtype).removeprefix("torch.")
+    computed = str(dtype).removeprefix("torch.")
+    kept = f"int8 {computed}" if int8 else computed
     return Loaded(
         name=WHEEL if name == WHEEL else source.name,
         model=model,

@@ -75,6 +75,11 @@ class Sequence:
         extend(self.hashes, self.root, self.tokens, len(self.tokens) - 1)
         return self.hashes[: (len(self.tokens) - 1) // BLOCK]
 
+    def whole(self) -> list[Hash]:
+        """Hashes of all whole blocks of its tokens, computed or not."""
+        extend(self.hashes, self.root, self.tokens, len(self.tokens))
+        return self.hashes[: len(self.tokens) // BLOCK]
+
     def choice(self) -> ChoiceData:
         assert self.finish is not None
         told = self.stream.tokens

@@ -73,6 +73,8 @@ class Node:
         self.peers = Peers(setup.secret, limits.fetch_s)
         self.device = DeviceTier(limits.device_bytes)
         self.recent = Recent()
+        # How often this process has heard that entries were dropped by hand.
+        self.drops = 0
         self.touches = Touches()
         self.pending = Pending()
         self._hits: weakref.WeakSet[Hit] = weakref.WeakSet()
@@ -110,6 +112,7 @@ class Node:
 
     def forget(self) -> None:
         """What this process remembers of entries that were dropped somewhere."""
+        self.drops += 1
         self.recent.clear()
         self.device.clear()
 

@@ -76,6 +76,11 @@ class SharedCache:
         """Objects of this process by digest: `get(digest)`, `put(digest, thing, size)`."""
         return self._here.node.device
 
+    @property
+    def drops(self) -> int:
+        """How often this process heard that entries were dropped by hand: what it made of any is to go."""
+        return self._here.node.drops
+
     def get(self, key: Key) -> Hit | None:
         """The entry, verified. While Redis is away: what this process saw lately and its node still has."""
         return self._here.reader.get(key)
