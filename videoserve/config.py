@@ -133,6 +133,14 @@ class Settings(BaseSettings):
             raise ValueError(f"The plan {plan.name} is for {plan.ranks} ranks, and ranks is {ranks}.")
         return name
 
+    @field_validator("chat_streams")
+    @classmethod
+    def _a_token_for_each_stream(cls, streams: int, info: ValidationInfo) -> int:
+        tokens = info.data.get("chat_step_tokens", streams)
+        if streams > tokens:
+            raise ValueError(f"Each stream takes a token of every step, and chat_step_tokens is {tokens}.")
+        return streams
+
     @field_validator("wire")
     @classmethod
     def _known_codec(cls, name: str) -> str:

@@ -146,7 +146,8 @@ def talk(chat_dir: Callable[[str], Path]) -> Iterator[Callable[..., Talk]]:
     opened: list[TextEngine] = []
 
     def open_talk(cache: Any = None, **settings: Any) -> Talk:
-        given = {"chat_model": str(chat_dir("llama")), "chat_cache_gb": 0.02, "device": "cpu"} | settings
+        given = {"chat_model": str(chat_dir("llama")), "chat_cache_gb": 0.02, "device": "cpu", "chat_streams": 16}
+        given |= settings
         engine = TextEngine(Settings(**given), cache)
         opened.append(engine)
         engine.load()

@@ -95,6 +95,17 @@ def test_what_it_has_no_words_for_is_refused(
         vocabulary.converse([message], variables=options)
 
 
+@pytest.mark.parametrize("arguments", ['{"city": "\\ud800"}', '{"city": ' * 9000 + "1" + "}" * 9000])
+def test_arguments_that_cannot_be_read_end_nothing(vocabulary: Vocabulary, arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Is it warm?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "31 degrees"},
+    ]
+    assert vocabulary.converse(messages)
+
+
 def test_no_messages_are_refused(vocabulary: Vocabulary) -> None:
     with pytest.raises(BadConversation, match="Empty input messages"):
         vocabulary.converse([])

@@ -119,6 +119,12 @@ def test_a_chat_that_was_suspended_gives_the_same_again(talk: Callable[..., Any]
         ({"tokens": (1, 257)}, "invalid_value", "There is no token 257; this model's are 0 to 256"),
         ({"tokens": (1,) * 512}, "context_length_exceeded", "has 512 tokens"),
         ({"tokens": (1,) * 500, "max_tokens": 13}, "context_length_exceeded", "max_tokens is 13; together at most 512"),
+        (
+            {"prompt": "a" * 10_000},
+            "context_length_exceeded",
+            "has 10000 letters; .* no token has more than 5 letters",
+        ),
+        ({"messages": [{"role": "user", "content": "a" * 10_000}]}, "context_length_exceeded", "has 10000 letters"),
         ({"tokens": (1,), "grammar": {"type": "poem"}}, "invalid_value", "type is 'poem'"),
         (
             {"tokens": (1,), "grammar": {"type": "regex", "pattern": "("}},

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from videoserve.text.load import load_model
-from videoserve.text.vocabulary import Vocabulary
+from videoserve.text.vocabulary import BadConversation, Vocabulary
 
 CALL = {"id": "c", "type": "function", "function": {"name": "time", "arguments": '{"zone": "UTC"}'}}
 MESSAGES = [
@@ -47,3 +47,25 @@ def test_a_template_with_tools_gets_them_as_they_are(vocabulary: Vocabulary) -> 
     )
     text = replace(vocabulary, template=template).render(MESSAGES, tools=TOOLS)
     assert text == '[time]user:What time is it?;assistant:{"zone": "UTC"};tool:12:00;'
+
+
+def call(arguments: str) -> list[dict[str, object]]:
+    function = {"name": "weather", "arguments": arguments}
+    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    return [*MESSAGES, said, {"role": "tool", "tool_call_id": "1", "content": "31 degrees"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"city": "\\ud800"}', "half of a surrogate pair"),
+        ('{"city": ' * 9000 + "1" + "}" * 9000, "nested too deeply"),
+    ],
+)
+def test_arguments_that_are_no_text_are_refused(vocabulary: Vocabulary, arguments: str, words: str) -> None:
+    with pytest.raises(BadConversation, match=words):
+        vocabulary.converse(call(arguments), tools=TOOLS)
+
+
+def test_arguments_need_not_be_json(vocabulary: Vocabulary) -> None:
+    assert "no json at all" in vocabulary.render(call("no json at all"), tools=TOOLS)

@@ -1,5 +1,8 @@
 """From a chat's plan to its sequences: the prompt as tokens, checked against the model and the memory."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from videoserve.chat_types import ChatPlan
 from videoserve.errors import JobFailed
 from videoserve.text.adapters import ChatAdapters
@@ -20,8 +23,10 @@ def sequences_of(
     """The continuations of a job, the first one leading. Raises JobFailed, "invalid_value" or "adapter_unusable"."""
     plan = ChatPlan.from_dict(job.plan)
     adapted = adapters.of(plan.loras)
+    most = min(loaded.model.shape.context, blocks * BLOCK)
+    _refuse_endless(plan, loaded.vocabulary, most)
     prompt = prompt_of(plan, loaded.vocabulary)
-    limit = _limit(plan, len(prompt), loaded.model.shape.context, blocks * BLOCK)
+    limit = _limit(plan, len(prompt), most)
     made: list[Sequence] = []
     for index in range(plan.n):
         made.append(
@@ -62,9 +67,24 @@ def prompt_of(plan: ChatPlan, vocabulary: Vocabulary) -> list[int]:
     return tokens
 
 
-def _limit(plan: ChatPlan, prompt: int, context: int, memory: int) -> int:
-    """The most new tokens a continuation can have."""
-    most = min(context, memory)
+def _refuse_endless(plan: ChatPlan, vocabulary: Vocabulary, most: int) -> None:
+    """Raises JobFailed for texts that cannot fit whatever their tokens are: to find those takes the engine's time."""
+    letters = len(plan.prompt or "") + sum(map(_letters, plan.messages or ()))
+    if letters > most * vocabulary.longest:
+        raise JobFailed(
+            "context_length_exceeded",
+            f"The prompt has {letters} letters; with an answer at most {most} tokens fit here, and no token has more "
+            f"than {vocabulary.longest} letters.",
+        )
+
+
+def _letters(message: Mapping[str, Any]) -> int:
+    content = message.get("content") or ""
+    return len(content) if isinstance(content, str) else sum(len(part.get("text") or "") for part in content)
+
+
+def _limit(plan: ChatPlan, prompt: int, most: int) -> int:
+    """The most new tokens a continuation can have, of `most` tokens with its prompt."""
     if prompt >= most:
         raise JobFailed(
             "context_length_exceeded", f"The prompt has {prompt} tokens, and with an answer at most {most} fit here."

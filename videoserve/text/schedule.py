@@ -28,7 +28,10 @@ class Schedule:
         restore: Restore = lambda sequence: 0,
         rings: Rings | None = None,
     ):
-        """`rings` of a family whose sequences leave more than blocks hold."""
+        """`budget` tokens are enough for a token of each of `streams` sequences.
+
+        `rings` of a family whose sequences leave more than blocks hold.
+        """
         self.blocks, self._rings = blocks, rings
         self._budget, self._streams, self._restore = budget, streams, restore
         self.running: list[Sequence] = []
@@ -57,8 +60,7 @@ class Schedule:
         self._begin()
         left = self._budget
         picked = []
-        growing = [s for s in self.running if s.missing == 1]
-        for sequence in growing[: self._budget]:
+        for sequence in [s for s in self.running if s.missing == 1]:
             if sequence in self.running and self._grow(sequence):
                 picked.append((sequence, 1))
                 left -= 1

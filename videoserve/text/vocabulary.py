@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
@@ -30,7 +31,7 @@ class Recipe(Protocol):
         """Up to the assistant's turn. Raises BadConversation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """`tokenizer_json` is tokenizers' own file as text; `pieces` the bytes of each of `size` tokens, b"" of none.
 
@@ -93,6 +94,11 @@ class Vocabulary:
         """Ids of a text; with `whole` it also gets what the tokenizer puts around every text."""
         return list(self.tokenizer.encode(text, add_special_tokens=whole).ids)
 
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token: no text has fewer tokens than its bytes divided by it."""
+        return max(map(len, self.pieces))
+
     def converse(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -104,9 +110,20 @@ class Vocabulary:
 
         The template writes what stands around a text itself.
         """
-        if self.template is None and self.recipe is not None:
-            return self.recipe(messages, tools, variables or {})
-        return self.encode(self.render(messages, tools=tools, variables=variables), whole=False)
+        try:
+            if self.template is None and self.recipe is not None:
+                return self.recipe(messages, tools, variables or {})
+            text = self.render(messages, tools=tools, variables=variables)
+            # Fails where it must: tokenizers says of such a text that it is none.
+            text.encode()
+            return self.encode(text, whole=False)
+        # The arguments of a call are JSON within a text of JSON, which nobody has read before.
+        except RecursionError:
+            raise BadConversation("The arguments of a call are nested too deeply.") from None
+        except UnicodeEncodeError:
+            raise BadConversation(
+                "The arguments of a call hold half of a surrogate pair, which is no letter."
+            ) from None
 
     def render(
         self,
