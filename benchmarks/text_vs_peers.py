@@ -7,7 +7,8 @@ again. PYTHON is the interpreter of a virtual environment that has the engine (`
 transformers`; a build of vLLM for CPUs); one that is not given is left out, and the table says so. All engines are
 loaded, and asked in turn. Input: prompt tokens a second of a request for one token. Output: tokens a second after the
 first, from the difference of requests for one and for NEW tokens. Refuses to print a time when a float32 engine does
-not continue a text as transformers does; of int8 it says how many tokens agree. Then what a found prefix saves.
+not continue a text as transformers does; of int8 it says how many tokens agree. Measured again when the machine's host
+took its processors away meanwhile. Then what a found prefix saves.
 """
 
 import argparse
@@ -17,10 +18,12 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from _text_engines import Answer, Ours, Peer, Prompts, TextEngineUnderTest, as_transformers
+from _undisturbed import undisturbed
 from transformers import AutoTokenizer
 
 THREADS = 2
@@ -96,8 +99,8 @@ def compare(engines: Sequence[TextEngineUnderTest], rounds: int) -> None:
     rows: dict[str, list[list[float]]] = {engine.name: [] for engine in engines}
     for number in range(rounds + 1):
         for engine in engines:
-            row = [input_rate(engine, n, length) for n, length in PREFILL]
-            row += [output_rate(engine, streams) for streams in STREAMS]
+            row = [undisturbed(partial(input_rate, engine, n, length)) for n, length in PREFILL]
+            row += [undisturbed(partial(output_rate, engine, streams)) for streams in STREAMS]
             if number:
                 rows[engine.name].append(row)
     for name, row_of_rounds in rows.items():
