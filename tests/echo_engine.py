@@ -45,6 +45,7 @@ class EchoEngine:
     swap: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[Answer]] = field(default_factory=dict)
     plans: list[ChatPlan] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
     def load(self) -> None:
@@ -53,6 +54,7 @@ class EchoEngine:
     def admit(self, job: Job, checkpoint: dict[str, Any] | None) -> None:
         plan = ChatPlan.from_dict(job.plan)
         self.plans.append(plan)
+        self.jobs.append(job)
         said = said_last(plan)
         if "refuse" in said:
             raise JobFailed("context_length_exceeded", "The prompt has 9000 tokens, and at most 8192 fit here.")

@@ -136,6 +136,8 @@ async def test_every_field_reaches_the_engine(chat: httpx.AsyncClient, echo: Ech
     }
     assert plan["stop_tokens"] == (3,)
     assert plan["template"] == {"enable_thinking": False}
+    job = echo.jobs[-1]
+    assert (job.priority, job.deadline) == (3, job.created_at + 60)
     await ask(chat, stop="end", seed=-1, top_k=-1)
     assert (echo.plans[-1].stop, echo.plans[-1].top_k) == (("end",), 0)
     # Null is as if it were left out.

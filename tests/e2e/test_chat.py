@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic_core import from_json
 
 pytestmark = [
     pytest.mark.slow,
@@ -152,8 +153,9 @@ def test_an_object_is_json(official: openai.OpenAI) -> None:
     shape: Any = {"type": "json_object"}
     answer = ask(official, response_format=shape, temperature=0, max_tokens=60, logit_bias={"198": -100})
     text = answer.choices[0].message.content
-    assert text.startswith("{")
-    assert answer.choices[0].finish_reason == "length" or isinstance(json.loads(text), dict)
+    # Where max_tokens cut it off, it is the beginning of an object.
+    partial = "off" if answer.choices[0].finish_reason == "stop" else "trailing-strings"
+    assert isinstance(from_json(text, allow_partial=partial), dict)
 
 
 def test_functions_that_must_be_called(official: openai.OpenAI) -> None:
