@@ -121,6 +121,20 @@ def test_prompts_go_by_tokens_from_where_their_bytes_outweigh_the_messages(chat_
     assert tokens_from(object(), links(), itemsize=2, most=2**14) is None
 
 
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_no_longer_prompt_is_dealt_by_tokens_where_heads_wait_less(ranks: int) -> None:
+    from transformers import DeepseekV4Config  # noqa: PLC0415
+
+    # Its ranks take 128 tokens in a row: a short prompt is one rank's, which alone sends for all of it.
+    shape = V4Shape.of_config(DeepseekV4Config().to_dict())
+    measured = links(ranks=ranks)
+    start = tokens_from(shape, measured, itemsize=2, most=2**12)
+    assert start is not None
+    for tokens in [2**power for power in range(13) if 2**power >= start]:
+        heads, by_tokens = (phases._seconds(shape, measured, tokens, 2, layout) for layout in phases.LAYOUTS)
+        assert by_tokens < heads, tokens
+
+
 def test_answers_go_by_heads_however_many_there_are() -> None:
     def part(count: int) -> Part:
         return Part(tokens=[1] * count, start=0, blocks=[0], logits=True)

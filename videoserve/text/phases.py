@@ -17,13 +17,14 @@ def tokens_from(shape: object, calibration: Calibration, *, itemsize: int, most:
     """
     if not isinstance(shape, V4Shape) or calibration.ranks == 1:
         return None
-    tokens = 1
-    while tokens <= most:
+    start, tokens = None, 2 ** (most.bit_length() - 1)
+    # From the longest down: a few tokens are one rank's and few messages, which says nothing of some more of them.
+    while tokens:
         spent = {layout: _seconds(shape, calibration, tokens, itemsize, layout) for layout in LAYOUTS}
-        if spent["tokens"] < spent["heads"]:
-            return tokens
-        tokens *= 2
-    return None
+        if spent["tokens"] >= spent["heads"]:
+            break
+        start, tokens = tokens, tokens // 2
+    return start
 
 
 def layout_of(parts: Sequence[Part], tokens_from: int | None) -> Layout:
