@@ -83,10 +83,13 @@ def test_a_configuration_that_is_not_served(copied: Path, fields: dict[str, Any]
         load(copied)
 
 
-def test_weights_in_a_type_that_is_not_served(copied: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_weights_in_a_type_that_is_not_served(copied: Path, dtype: torch.dtype) -> None:
     name = "model.layers.1.attn.wq_a.weight"
-    rewrite(copied, lambda weights: weights | {name: weights[name].to(torch.float8_e4m3fn)})
-    with pytest.raises(UnknownModelError, match=r"wq_a\.weight is torch\.float8_e4m3fn; served are weights of 16 and"):
+    # Two numbers of 4 bits lie in one of these.
+    rewrite(copied, lambda weights: weights | {name: weights[name][:, ::2].contiguous().to(dtype)})
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(UnknownModelError, match=rf"wq_a\.weight is {kind}: quantised checkpoints are not served"):
         load(copied)
 
 

@@ -95,10 +95,12 @@ class V4Weights:
         if name not in self._weights:
             raise UnknownModelError(f"The chat model {self._name} has no {name}: it is not complete.")
         found = self._weights[name]
+        # Before the shape: what is quantised is packed as well.
+        if found.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32):
+            kind = str(found.dtype).removeprefix("torch.")
+            raise UnknownModelError(f"The chat model's {name} is {kind}: quantised checkpoints are not served.")
         if tuple(found.shape) != shape:
             raise UnknownModelError(f"The chat model's {name} is {list(found.shape)}; it has to be {list(shape)}.")
-        if found.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32):
-            raise UnknownModelError(f"The chat model's {name} is {found.dtype}; served are weights of 16 and 32 bits.")
         return found.to(self._device, dtype or self._dtype).contiguous()
 
     def exact(self, name: str, *shape: int) -> Tensor:
