@@ -184,6 +184,20 @@ def test_blocks_add_up_whatever_happens(talk: Callable[..., Any], actions: list[
     assert asked.engine.blocks.counts()["held"] == 0
 
 
+def test_pieces_of_a_prompt_that_ends_in_no_number_are_never_found(
+    talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = talk(chat_step_tokens=48)
+    broken = asked.admit(tokens=LONG, max_tokens=4)
+    for _ in range(2):
+        asked.engine.step(asked.events.append)
+    forward = asked.engine._ranks.forward
+    monkeypatch.setattr(asked.engine._ranks, "forward", lambda *given: forward(*given) * torch.nan)
+    asked.engine.step(asked.events.append)
+    assert [(event.job_id, event.data["code"]) for event in asked.events] == [(broken, "not_finite")]
+    assert asked.engine.blocks.counts()["free"] == asked.engine.blocks.total
+
+
 def test_numbers_that_are_not_finite_end_their_chat_alone_and_are_never_found(
     talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

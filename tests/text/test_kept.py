@@ -137,3 +137,15 @@ def test_a_whole_group_serves_who_ends_within_it(talk: Callable[..., Any]) -> No
     first.engine.close()
     # The last block holds the last token of the prompt, whose logits nobody kept.
     assert talk(cache=shelf).ask(tokens=LONG[:256], max_tokens=2)["usage"]["cached_tokens"] == 240
+
+
+def test_a_chat_that_runs_does_not_bring_back_what_was_dropped(talk: Callable[..., Any]) -> None:
+    shelf = Shelf()
+    asked = talk(cache=shelf)
+    running = asked.admit(tokens=LONG, max_tokens=8, ignore_eos=True)
+    asked.engine.step(asked.events.append)
+    shelf.drops += 1
+    asked.finish()
+    assert asked.receipt(running)["usage"]["completion_tokens"] == 8
+    asked.engine.close()
+    assert shelf.kept == {}

@@ -72,6 +72,12 @@ class Blocks:
                 else:
                     self._free.add(block)
 
+    def unseal(self, blocks: Sequence[int]) -> None:
+        """Nobody finds these any more; they are held."""
+        for block in blocks:
+            if block in self._hash_of:
+                del self._block_of[self._hash_of.pop(block)]
+
     def forget(self) -> None:
         """Nobody finds what is here so far; those who hold blocks go on."""
         self._free.update(self._kept)

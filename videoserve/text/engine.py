@@ -175,6 +175,8 @@ class TextEngine:
         finite = logits.amax(dim=-1).isfinite().tolist()
         for sequence, well in zip(sequences, finite, strict=True):
             if not well:
+                # Pieces before this one may have been broken as well.
+                self.blocks.unseal(sequence.blocks)
                 self._fail(sequence.job, JobFailed("not_finite", "The model gave no finite number."), emit)
 
     def _advance(self, sequences: list[Sequence], logits: Tensor, emit: Emit) -> None:
@@ -234,6 +236,8 @@ class TextEngine:
         if self._cache is not None and self._cache.drops != self._drops:
             self._drops = self._cache.drops
             self.blocks.forget()
+            for sequence in self._schedule.running:
+                sequence.dropped = True
             if self._kept is not None:
                 self._kept.forget()
 
@@ -252,5 +256,5 @@ class TextEngine:
         return self._kept.restore(sequence, self._chats[sequence.job].job.tenant) if self._kept else 0
 
     def _keep(self, sequence: Sequence) -> None:
-        if self._kept is not None:
+        if self._kept is not None and not sequence.dropped:
             self._kept.keep(sequence, self._chats[sequence.job].job.tenant, self._speed.prompt_token_s)

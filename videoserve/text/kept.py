@@ -3,6 +3,9 @@
 import logging
 import queue
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -17,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Blocks an entry has at most: a lookup for each 128 tokens.
 GROUP = 8
+# Threads that read what is kept.
+READERS = 4
 # Entries that may wait to be written; more are not kept.
 WAITING = 64
 # Of so many entries a worker knows that they are kept; of others it asks the cache again.
@@ -39,13 +44,12 @@ class KeptPrefixes:
         """How many blocks behind the computed ones hold what was kept."""
         usable, hashes = len(sequence.known()), sequence.whole()
         done = have = sequence.computed // BLOCK
-        for at in range(done - done % GROUP, usable, GROUP):
-            kept = self._find(hashes[at : at + GROUP], sequence, tenant)
+        groups = [hashes[at : at + GROUP] for at in range(done - done % GROUP, usable, GROUP)]
+        for number, kept in enumerate(self._found(groups, sequence, tenant)):
+            at = done - done % GROUP + number * GROUP
             for i in range(have, min(at + len(kept), usable)):
                 self._pool.write(sequence.blocks[i], kept[i - at])
                 have = i + 1
-            if len(kept) < GROUP:
-                break
         return have - done
 
     def keep(self, sequence: Sequence, tenant: str, token_s: float) -> None:
@@ -60,7 +64,11 @@ class KeptPrefixes:
             self._queue.put((hash_, self._key(hash_, sequence, tenant), content, token_s * len(content) * BLOCK))
 
     def forget(self) -> None:
-        """Entries were dropped: none is known to be kept."""
+        """Entries were dropped: none is known to be kept, and those that wait to be are not written."""
+        with suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+                self._queue.task_done()
         with self._lock:
             self._stored.clear()
 
@@ -68,6 +76,25 @@ class KeptPrefixes:
         """Waits until everything is written."""
         self._queue.put(None)
         self._thread.join()
+
+    def _found(self, groups: list[list[Hash]], sequence: Sequence, tenant: str) -> Iterator[Tensor]:
+        """What is kept of each of these, up to the first that is not kept whole."""
+
+        def find(hashes: list[Hash]) -> Tensor:
+            return self._find(hashes, sequence, tenant)
+
+        for first in groups[:1]:
+            kept = find(first)
+            yield kept
+            if len(kept) < GROUP:
+                return
+        # Most of the time of an entry is its checksum, for which Python's threads do not wait on each other.
+        with ThreadPoolExecutor(READERS) as readers:
+            for kept in readers.map(find, groups[1:]):
+                yield kept
+                if len(kept) < GROUP:
+                    readers.shutdown(cancel_futures=True)
+                    return
 
     def _find(self, hashes: list[Hash], sequence: Sequence, tenant: str) -> Tensor:
         """What is kept of a group with these hashes, [n, 2, layers, BLOCK, M, D]; n is 0 for nothing.

@@ -20,7 +20,8 @@ class Sequence:
 
     While it runs it has a `ring`. Up to `fork` tokens others have blocks that it could not begin behind; 0 for none.
     `leader` is the continuation of the same prompt that computes it first, None for that one itself. `adapted` is the
-    set of adapters that it is computed with. `cached` prompt tokens were found, not computed.
+    set of adapters that it is computed with. `cached` prompt tokens were found, not computed. What was `dropped` by
+    somebody while it ran is not kept when it ends.
     """
 
     job: str
@@ -44,6 +45,7 @@ class Sequence:
     ring: int = 0
     fork: int = 0
     preemptions: int = 0
+    dropped: bool = False
     finish: FinishReason | None = None
     stop: str | int | None = None
 
