@@ -140,20 +140,26 @@ def percent(ordered: Sequence[float], share: int) -> float:
 
 
 def print_prefix(engine: Ours) -> None:
-    """The first token of 2,048 tokens: cold, again, and again after a restart of the server."""
+    """The first token of 2,048 tokens: cold, again, and again after a restart of the server.
+
+    Found keys and values are those that were computed; the last tokens are computed in a piece of another size, which
+    int8 may round otherwise.
+    """
     prompt = words(1, 2048)
     cold = engine.answer(prompt, 1)
-    hit = statistics.median(engine.answer(prompt, 1).seconds for _ in range(3))
+    again = [engine.answer(prompt, 1) for _ in range(3)]
+    hit = statistics.median(answer.seconds for answer in again)
     engine.close()
     engine.start()
     engine.answer(words(1, 16), 1)
     restarted = engine.answer(prompt, 1)
-    if restarted.tokens != cold.tokens:
+    same = sum(answer.tokens == cold.tokens for answer in (*again, restarted))
+    if same < 4 and engine.name.endswith("fp32"):
         raise SystemExit("A found prefix gives another token than a computed one: no time is worth printing.")
     print(
         f"{engine.name}, 2,048 tokens: cold {1e3 * cold.seconds:.0f} ms, found {1e3 * hit:.1f} ms "
         f"({cold.seconds / hit:.0f} times as fast), after a restart {1e3 * restarted.seconds:.1f} ms "
-        f"({cold.seconds / restarted.seconds:.0f} times)"
+        f"({cold.seconds / restarted.seconds:.0f} times); {same} of 4 times the same token"
     )
 
 
