@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.echo_engine import EchoEngine, number
-from videoserve.api import chat_reply
+from videoserve.api import alive
 from videoserve.api.chat_told import Told
 from videoserve.broker import Broker
 from videoserve.chat_types import TokensData
@@ -184,7 +184,7 @@ async def test_a_stream_that_waits_is_kept_alive(
     chat: httpx.AsyncClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what fails once it has begun is told in it."""
-    monkeypatch.setattr(chat_reply, "ALIVE_S", 0.01)
+    monkeypatch.setattr(alive, "ALIVE_S", 0.01)
     asking = asyncio.create_task(chat.post(URL, json={"prompt": "x", "stream": True}))
     claim = await claimed(broker)
     # One at least has gone out by now, or goes out before the end is heard of.

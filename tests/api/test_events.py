@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.stand_in import FAILURE, STEPS
-from videoserve.api import events
+from videoserve.api import alive, events
 from videoserve.broker import Broker
 from videoserve.types import Appetite, Event
 
@@ -80,12 +80,11 @@ async def test_silence_is_filled(
 
     async def counted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
-            beats.extend([piece] if piece == b": alive\n\n" else [])
+            beats.extend([piece] if piece == alive.COMMENT else [])
             yield piece
 
-    with_heartbeats = events._with_heartbeats
-    monkeypatch.setattr(events, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(events, "_with_heartbeats", lambda stream: counted(with_heartbeats(stream)))
+    monkeypatch.setattr(alive, "ALIVE_S", 0.05)
+    monkeypatch.setattr(events, "kept_alive", lambda pieces: counted(alive.kept_alive(pieces)))
     video = await make_video()
     following = asyncio.create_task(client.get(f"/v1/videos/{video['id']}/events"))
     async with asyncio.timeout(60):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from videoserve.api.alive import kept_alive
 from videoserve.api.chat_objects import ChatWords, CompletionWords, receipt, sse, usage
 from videoserve.api.chat_told import Grown, News, all_told, failure
 from videoserve.api.errors import answer, content
@@ -22,8 +23,6 @@ from videoserve.types import Job
 log = logging.getLogger(__name__)
 
 STOPPING: Final = "The server is stopping and the answer is not finished: ask again."
-# Proxies drop streams that are silent for longer.
-ALIVE_S: Final = 15.0
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -148,7 +147,7 @@ class StreamReply(Response):
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
         try:
-            async for piece in _alive(self._reply.chunks()):
+            async for piece in kept_alive(self._reply.chunks()):
                 await say(piece)
         except ServeError as error:
             if not begun:
@@ -160,25 +159,6 @@ class StreamReply(Response):
             if begun:
                 await say(sse(content(ServeError(STOPPING, status=503, code="server_stopping"))))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _alive(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces, and a comment whenever there was none for a while."""
-    upcoming = asyncio.ensure_future(anext(pieces, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=ALIVE_S)
-            if not done:
-                yield b": alive\n\n"
-                continue
-            piece = upcoming.result()
-            if piece is None:
-                return
-            yield piece
-            upcoming = asyncio.ensure_future(anext(pieces, None))
-    finally:
-        upcoming.cancel()
-        await asyncio.gather(upcoming, return_exceptions=True)
 
 
 async def _until_left(telling: Any, receive: Receive, reply: Reply) -> None:

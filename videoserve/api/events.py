@@ -1,6 +1,5 @@
 """GET /v1/videos/{id}/events: what happens to a video, as server-sent events."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
@@ -8,13 +7,13 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from videoserve.api.alive import kept_alive
 from videoserve.api.describe import failures, headers_of
 from videoserve.api.lookup import Generate, find
 from videoserve.api.service import Served
 from videoserve.errors import InvalidField
 from videoserve.types import Event
 
-HEARTBEAT_S: Final = 15.0
 SEQ_MAX: Final = 2**63 - 1
 # What a worker tells the broker but no client.
 INTERNAL: Final = ("checkpoint",)
@@ -43,7 +42,7 @@ async def events(
     seq = _last_event_id(request, after)
     stream = service.broker.events(video_id, seq)
     return StreamingResponse(
-        _with_heartbeats(stream),
+        kept_alive(_texts(stream)),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
@@ -59,26 +58,12 @@ def _last_event_id(request: Request, after: int) -> int:
     return int(header)
 
 
-async def _with_heartbeats(stream: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-    """The events as text, and a comment whenever nothing else was sent for a while: proxies drop silent streams."""
+async def _texts(stream: AsyncIterator[Event]) -> AsyncIterator[bytes]:
     # The headers go out with the first piece.
     yield b": videoserve\n\n"
-    upcoming = asyncio.ensure_future(anext(stream, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=HEARTBEAT_S)
-            if not done:
-                yield b": alive\n\n"
-                continue
-            event = upcoming.result()
-            if event is None:
-                return
-            if event.kind not in INTERNAL:
-                yield _text(event)
-            upcoming = asyncio.ensure_future(anext(stream, None))
-    finally:
-        upcoming.cancel()
-        await asyncio.gather(upcoming, return_exceptions=True)
+    async for event in stream:
+        if event.kind not in INTERNAL:
+            yield _text(event)
 
 
 def _text(event: Event) -> bytes:
